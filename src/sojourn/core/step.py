@@ -1,0 +1,104 @@
+"""One forward step, decided: all that the scheduler and the runner share. Immutable.
+
+There is no prefill phase and no decode phase. A `Work` gives one sequence some tokens whose KV is not computed yet:
+a chunk of a prompt, the one token of a decode, or a token and its drafts to verify. The shape is the same.
+
+    positions     0 ........ start .................. start + len(tokens)
+                  KV present | KV computed by this step |
+                                        the last `1 + num_drafts` rows are sampled when `sampling` is set
+
+The sample drawn from the row at position p is the token of position p + 1; its random draw is a pure function of
+(seed, p + 1).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.core.ids import PageId, SeqId, StepId
+
+TokenArray = NDArray[np.int32]
+
+
+class Pool(IntEnum):
+    """A KV pool: the layers with full attention, or those with a sliding window."""
+
+    FULL = 0
+    SWA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is drawn. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off.
+
+    Order as in the field: logit bias, repetition, presence and frequency penalties, temperature, top-k, top-p, min-p.
+    Log-probabilities are those of the model's own distribution, before temperature and filters.
+    `num_logprobs` None asks for none, 0 for the sampled token's only, k > 0 for the k best too.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    num_logprobs: int | None = None
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableEdit:
+    """Pages `[first, first + len(pages))` of a sequence's page table in one pool become `pages`."""
+
+    pool: Pool
+    first: int
+    pages: tuple[PageId, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What one sequence does in one step. A sequence occurs at most once in a step.
+
+    `history` is given only with penalties: every token before the first sampled one (int32, prompt and output), of
+    which the first `num_prompt` are the prompt (presence and frequency count output only, repetition counts both).
+    """
+
+    seq: SeqId
+    start: int
+    tokens: tuple[int, ...]
+    edits: tuple[TableEdit, ...] = ()
+    sampling: SamplingParams | None = None
+    num_drafts: int = 0
+    history: TokenArray | None = None
+    num_prompt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    step: StepId
+    work: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled token; `top` holds (token id, log-probability), best first, when asked for."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Per work of the plan, in its order: the samples of its sampled rows (empty when it had none)."""
+
+    step: StepId
+    samples: tuple[tuple[Sample, ...], ...]

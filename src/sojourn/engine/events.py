@@ -1,0 +1,51 @@
+"""What the engine tells the world about a request. Frozen; in order per request; exactly one `Finished`, the last."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sojourn.core.ids import RequestId
+from sojourn.core.step import Sample
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # an EOS id or a stop string
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and times of one request; times in seconds of the engine's clock.
+
+    `prompt_tokens` counts the whole history and the new tokens, `cached_tokens` those whose KV was reused.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queued_at: float
+    admitted_at: float | None
+    first_token_at: float | None
+    finished_at: float
+    num_retractions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEvent:
+    request_id: RequestId
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """`output_ids` are the tokens that stand: cut at the stop, equal to the samples sent (a tail past it is not sent)."""
+
+    request_id: RequestId
+    reason: FinishReason
+    output_ids: tuple[int, ...]
+    usage: Usage
+    stop_match: str | int | None = None  # the stop string or EOS id that ended it
+    message: str = ""  # why, for an abort
+
+
+Event = TokensEvent | FinishedEvent
