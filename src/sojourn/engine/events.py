@@ -10,7 +10,8 @@ from sojourn.core.step import Sample
 class FinishReason(StrEnum):
     STOP = "stop"  # an EOS id or a stop string
     LENGTH = "length"
-    ABORT = "abort"
+    INTERRUPT = "interrupt"  # asked to stop now; what was generated stands
+    ABORT = "abort"  # the request is undone
 
 
 @dataclass(frozen=True, slots=True)
