@@ -1,0 +1,62 @@
+# One command each. Everything lives in .venv (environment) and build/ (native objects); `make clean` removes both.
+# Stamps under .venv say what is installed, so a repeated call does nothing and a changed native source rebuilds.
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \) 2>/dev/null)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help env chat test check oracle bench clean
+
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: .venv/.built  ## The environment in .venv and the built core, nothing else
+
+chat: env  ## Talk to SmolLM2 (fetched on the first start); ARGS="--model gemma3-270m" for options
+	@$(BIN)/sojourn chat $(ARGS)
+
+test: env .venv/.test  ## All tests that need no reference implementation; ARGS="-k name" for options
+	$(BIN)/python -m pytest -m "not oracle" $(ARGS)
+
+check: env .venv/.dev  ## Format, lint, types, import contracts, house laws
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+oracle: env .venv/.test .venv/.oracle  ## Compare with transformers on the same weights (downloads torch)
+	$(BIN)/python -m pytest -m oracle $(ARGS)
+
+bench: env .venv/.bench  ## Compare speed with llama.cpp (compiles it, some minutes); writes benchmarks/results
+	$(BIN)/python -m benchmarks.step $(ARGS)
+
+clean:  ## Remove .venv and build (models stay in the cache)
+	rm -rf .venv build
+
+# -- stamps ----------------------------------------------------------------------------------------------------------
+
+.venv/.tools: tools/preflight.sh
+	@tools/preflight.sh $(PYTHON)
+	@echo "sojourn: creating .venv and installing the build tools"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) install --upgrade "pip>=25.1"
+	@$(PIP) install --group build
+	@touch $@
+
+.venv/.built: .venv/.tools pyproject.toml $(NATIVE)
+	@tools/preflight.sh $(BIN)/python
+	@echo "sojourn: building the core and installing the package (a minute or two the first time)"
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+# An extra is installed by name on top of the built package; the package itself is not built again.
+.venv/.test .venv/.dev .venv/.oracle .venv/.bench: .venv/.%: pyproject.toml | .venv/.built
+	@echo "sojourn: installing what 'make $*' needs"
+	@$(BIN)/python tools/extra.py $* | xargs -d '\n' $(PIP) install
+	@touch $@
