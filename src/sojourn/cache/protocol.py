@@ -100,7 +100,10 @@ class PrefixCache(Protocol):
         ...
 
     def cache_finished_req(self, request: CacheRequest, outcome: Outcome) -> None:
-        """The request no longer runs: trim, publish, keep or give back, by outcome. Its holding is gone for the caller."""
+        """The request no longer runs: trim, publish, keep or give back, by outcome. Its holding is gone for the caller.
+
+        Also called (FINISHED, ABORTED) for a request that waits, with `holding` None: never admitted, or retracted.
+        """
         ...
 
     def capacity(self, length: int, chunk: int) -> str | None:
