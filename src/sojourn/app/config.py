@@ -1,0 +1,89 @@
+"""What the person chose and what the machine offers: engine options, the cache folder, the number of threads.
+
+The only module that reads the environment. Knows no model: bounds that depend on one are checked in `build.py`.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sojourn.core.errors import ClientError
+
+CONTEXT_DEFAULT = 8192  # tokens; less where the model's own context is shorter
+TOKENS_MAX = 2**31 - 1
+PAGE_SIZE_MAX = 256
+THREADS_MAX = 256
+SEED_MAX = 2**64 - 1
+WEIGHTS = ("4bit", "8bit", "f32")
+KV_DTYPES = ("f16", "f32")
+CACHES = ("radix", "none")
+CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Everything `Engine` takes but the model's name. Lengths in tokens; None means: chosen from model and machine."""
+
+    context: int | None = None
+    weights: str | None = None
+    kv_dtype: str = "f16"
+    threads: int | None = None
+    page_size: int = 16
+    pool_tokens: int | None = None
+    max_running: int = 8
+    chunk: int = 512
+    cache: str = "radix"
+    seed: int | None = None
+
+    def check(self) -> None:
+        """Raise ClientError on the first option that no model could satisfy; it names the option and the bound."""
+        check_range("context", self.context, 2, TOKENS_MAX, optional=True)
+        check_range("pool_tokens", self.pool_tokens, 2, TOKENS_MAX, optional=True)
+        check_range("threads", self.threads, 1, THREADS_MAX, optional=True)
+        check_range("page_size", self.page_size, 1, PAGE_SIZE_MAX)
+        check_range("max_running", self.max_running, 1, 1024)
+        check_range("chunk", self.chunk, 1, 65536)
+        check_range("seed", self.seed, 0, SEED_MAX, optional=True)
+        if self.page_size & (self.page_size - 1):
+            raise ClientError(f"page_size must be a power of two, got {self.page_size}", param="page_size")
+        check_choice("weights", self.weights, WEIGHTS, optional=True)
+        check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
+        check_choice("cache", self.cache, CACHES)
+        if self.context is not None and self.pool_tokens is not None and self.context > self.pool_tokens:
+            raise ClientError(
+                f"context {self.context:,} is larger than the pool of {self.pool_tokens:,} tokens", param="context"
+            )
+
+
+def check_range(name: str, value: object, low: int, high: int, *, optional: bool = False) -> None:
+    """Raise ClientError unless `value` is a whole number in `[low, high]` (or None, where that is allowed)."""
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ClientError(f"{name} must be a whole number from {low:,} to {high:,}, got {value!r}", param=name)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...], *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if value not in choices:
+        raise ClientError(f"{name} must be one of {', '.join(choices)}, got {value!r}", param=name)
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Where models and their packed forms are kept: $SOJOURN_CACHE, else $XDG_CACHE_HOME/sojourn, else ~/.cache/sojourn."""
+    environ = os.environ if environ is None else environ
+    if own := environ.get("SOJOURN_CACHE"):
+        return Path(own).expanduser()
+    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sojourn"
+
+
+def physical_cores(allowed: frozenset[int] | None = None, topology: Path = CPU_TOPOLOGY) -> int:
+    """Physical cores this process may run on: its affinity, with the two hardware threads of a core counted once."""
+    cpus = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
+    cores = set()
+    for cpu in cpus:
+        siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        cores.add(siblings.read_text().strip() if siblings.exists() else str(cpu))
+    return max(1, len(cores))

@@ -1,0 +1,119 @@
+"""What a caller may ask of one turn, checked at the door: every bound is stated here and named in the error.
+
+Knows the vocabulary's size and the context's length; knows no model and no engine.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.app.config import SEED_MAX, check_range
+from sojourn.core.errors import ClientError
+from sojourn.core.step import SamplingParams
+
+TEMPERATURE_DEFAULT = 0.7
+TOP_P_DEFAULT = 0.95
+TEMPERATURE_MAX = 100.0
+STOPS_MAX = 16
+STOP_LENGTH_MAX = 1000  # characters
+LOGPROBS_MAX = 20
+PENALTY_MAX = 2.0
+REPETITION_MAX = 10.0
+BIAS_MAX = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How a turn is sampled and when it stops. `max_tokens` None: up to the end of the context."""
+
+    max_tokens: int | None = None
+    temperature: float = TEMPERATURE_DEFAULT
+    top_p: float = TOP_P_DEFAULT
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    logprobs: int | None = None
+    ignore_eos: bool = False
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def check(self, *, vocab_size: int) -> None:
+        """Raise ClientError on the first option out of its bounds; it names option, bound and what was given."""
+        check_range("max_tokens", self.max_tokens, 1, 2**31 - 1, optional=True)
+        check_number("temperature", self.temperature, 0.0, TEMPERATURE_MAX)
+        check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        check_range("top_k", self.top_k, 0, 2**31 - 1)
+        check_number("min_p", self.min_p, 0.0, 1.0, high_open=True)
+        check_number("repetition_penalty", self.repetition_penalty, 0.0, REPETITION_MAX, low_open=True)
+        check_number("presence_penalty", self.presence_penalty, -PENALTY_MAX, PENALTY_MAX)
+        check_number("frequency_penalty", self.frequency_penalty, -PENALTY_MAX, PENALTY_MAX)
+        check_range("seed", self.seed, 0, SEED_MAX, optional=True)
+        check_range("logprobs", self.logprobs, 0, LOGPROBS_MAX, optional=True)
+        self._check_stop()
+        for token, bias in (self.logit_bias or {}).items():
+            check_range("logit_bias", token, 0, vocab_size - 1)
+            check_number("logit_bias", bias, -BIAS_MAX, BIAS_MAX)
+
+    def _check_stop(self) -> None:
+        if not isinstance(self.stop, str | Sequence):
+            raise ClientError(f"stop must be a string or a list of strings, got {self.stop!r}", param="stop")
+        if len(self.stop_strings) > STOPS_MAX:
+            raise ClientError(f"at most {STOPS_MAX} stop strings, got {len(self.stop_strings)}", param="stop")
+        for text in self.stop_strings:
+            if not isinstance(text, str) or not 1 <= len(text) <= STOP_LENGTH_MAX:
+                raise ClientError(
+                    f"a stop string has 1 to {STOP_LENGTH_MAX:,} characters, got {text!r:.80}", param="stop"
+                )
+
+    def sampling(self, seed: int) -> SamplingParams:
+        """What the engine needs of these options; `seed` stands in where the caller gave none."""
+        return SamplingParams(
+            temperature=float(self.temperature),
+            top_k=self.top_k,
+            top_p=float(self.top_p),
+            min_p=float(self.min_p),
+            repetition_penalty=float(self.repetition_penalty),
+            presence_penalty=float(self.presence_penalty),
+            frequency_penalty=float(self.frequency_penalty),
+            logit_bias=tuple(sorted((token, float(bias)) for token, bias in (self.logit_bias or {}).items())),
+            seed=seed if self.seed is None else self.seed,
+            num_logprobs=self.logprobs,
+        )
+
+
+def check_number(
+    name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
+) -> None:
+    """Raise ClientError unless `value` is a finite number between the bounds; an open bound is itself excluded."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if is_number:
+        assert isinstance(value, int | float)
+        above = value > low if low_open else value >= low
+        below = value < high if high_open else value <= high
+        if above and below:
+            return
+    start = f"above {low:g}" if low_open else f"from {low:g}"
+    end = f"below {high:g}" if high_open else f"to {high:g}"
+    raise ClientError(f"{name} must be a number {start} {end}, got {value!r}", param=name)
+
+
+def check_token_ids(token_ids: Sequence[int], *, vocab_size: int) -> tuple[int, ...]:
+    """The ids as plain ints. Raise ClientError unless there is at least one and each is in `[0, vocab_size)`."""
+    if isinstance(token_ids, str | bytes) or not len(token_ids):
+        raise ClientError("token_ids must be a list of at least one token id", param="token_ids")
+    for index, token in enumerate(token_ids):
+        is_whole = isinstance(token, int | np.integer) and not isinstance(token, bool)
+        if not is_whole or not 0 <= token < vocab_size:
+            raise ClientError(
+                f"token_ids[{index}] must be from 0 to {vocab_size - 1:,}, got {token!r}", param="token_ids"
+            )
+    return tuple(int(token) for token in token_ids)

@@ -1,0 +1,55 @@
+"""Engine options at the door, the cache folder, and how many threads a machine offers."""
+
+from pathlib import Path
+
+import pytest
+
+from sojourn.app.config import EngineOptions, cache_dir, physical_cores
+from sojourn.core.errors import ClientError
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "bound"),
+    [
+        (EngineOptions(threads=0), "threads", "from 1 to"),
+        (EngineOptions(threads=True), "threads", "from 1 to"),
+        (EngineOptions(context=1), "context", "from 2 to"),
+        (EngineOptions(context=4096, pool_tokens=1024), "context", "1,024"),
+        (EngineOptions(page_size=0), "page_size", "from 1 to 256"),
+        (EngineOptions(page_size=24), "page_size", "power of two"),
+        (EngineOptions(page_size=512), "page_size", "from 1 to 256"),
+        (EngineOptions(pool_tokens=0), "pool_tokens", "from 2 to"),
+        (EngineOptions(max_running=0), "max_running", "from 1 to"),
+        (EngineOptions(chunk=0), "chunk", "from 1 to"),
+        (EngineOptions(weights="2bit"), "weights", "4bit, 8bit, f32"),
+        (EngineOptions(kv_dtype="bf16"), "kv_dtype", "f16, f32"),
+        (EngineOptions(cache="lru"), "cache", "radix, none"),
+        (EngineOptions(seed=-1), "seed", "from 0 to"),
+    ],
+)
+def test_an_impossible_option_is_refused_with_its_name_and_bound(
+    options: EngineOptions, param: str, bound: str
+) -> None:
+    with pytest.raises(ClientError, match=bound) as caught:
+        options.check()
+    assert caught.value.param == param
+
+
+def test_the_defaults_are_lawful() -> None:
+    EngineOptions().check()
+
+
+def test_the_cache_folder_follows_the_environment() -> None:
+    assert cache_dir({"SOJOURN_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
+    assert cache_dir({"XDG_CACHE_HOME": "/b"}) == Path("/b/sojourn")
+    assert cache_dir({}) == Path.home() / ".cache" / "sojourn"
+
+
+def test_two_threads_of_a_core_count_once(tmp_path: Path) -> None:
+    for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 2
+    assert physical_cores(frozenset({0, 2}), tmp_path) == 1
+    assert physical_cores(frozenset({0, 1}), tmp_path / "absent") == 2

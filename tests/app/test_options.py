@@ -1,0 +1,64 @@
+"""Every option of a turn is checked before anything happens, and the error names option and bound."""
+
+import numpy as np
+import pytest
+
+from sojourn.app.options import TurnOptions, check_token_ids
+from sojourn.core.errors import ClientError
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "bound"),
+    [
+        (TurnOptions(temperature=float("nan")), "temperature", "from 0"),
+        (TurnOptions(temperature=float("inf")), "temperature", "from 0"),
+        (TurnOptions(temperature=-0.1), "temperature", "from 0"),
+        (TurnOptions(temperature="hot"), "temperature", "from 0"),  # type: ignore[arg-type]
+        (TurnOptions(top_p=0.0), "top_p", "above 0 to 1"),
+        (TurnOptions(top_p=2.0), "top_p", "above 0 to 1"),
+        (TurnOptions(top_k=-1), "top_k", "from 0"),
+        (TurnOptions(min_p=1.0), "min_p", "from 0 below 1"),
+        (TurnOptions(max_tokens=0), "max_tokens", "from 1"),
+        (TurnOptions(max_tokens=1.5), "max_tokens", "from 1"),  # type: ignore[arg-type]
+        (TurnOptions(repetition_penalty=0.0), "repetition_penalty", "above 0"),
+        (TurnOptions(presence_penalty=3.0), "presence_penalty", "to 2"),
+        (TurnOptions(frequency_penalty=-3.0), "frequency_penalty", "from -2"),
+        (TurnOptions(stop=[""]), "stop", "1 to 1,000"),
+        (TurnOptions(stop=""), "stop", "1 to 1,000"),
+        (TurnOptions(stop=["x"] * 17), "stop", "at most 16"),
+        (TurnOptions(stop=[3]), "stop", "1 to 1,000"),  # type: ignore[list-item]
+        (TurnOptions(seed=2**64), "seed", "from 0"),
+        (TurnOptions(logprobs=21), "logprobs", "to 20"),
+        (TurnOptions(logit_bias={100: 1.0}), "logit_bias", "to 99"),
+        (TurnOptions(logit_bias={1: 101.0}), "logit_bias", "to 100"),
+    ],
+)
+def test_an_option_out_of_bounds_is_refused(options: TurnOptions, param: str, bound: str) -> None:
+    with pytest.raises(ClientError, match=bound) as caught:
+        options.check(vocab_size=100)
+    assert caught.value.param == param
+
+
+def test_the_defaults_and_the_edges_are_lawful() -> None:
+    TurnOptions().check(vocab_size=100)
+    TurnOptions(temperature=0, top_p=1.0, min_p=0.0, max_tokens=1, logprobs=20, logit_bias={99: -100}).check(
+        vocab_size=100
+    )
+
+
+def test_a_given_seed_wins_over_the_derived_one() -> None:
+    assert TurnOptions(seed=0).sampling(7).seed == 0
+    assert TurnOptions().sampling(7).seed == 7
+
+
+@pytest.mark.parametrize("token_ids", [[-1], [100], [2**31], [1e20], ["x"], [None], [True], [], "12", [0, 100]])
+def test_token_ids_out_of_range_are_refused(token_ids: list[int]) -> None:
+    with pytest.raises(ClientError) as caught:
+        check_token_ids(token_ids, vocab_size=100)
+    assert caught.value.param == "token_ids"
+
+
+def test_token_ids_become_plain_ints() -> None:
+    ids = check_token_ids(np.array([0, 99], dtype=np.int32), vocab_size=100)  # type: ignore[arg-type]
+    assert ids == (0, 99)
+    assert all(type(token) is int for token in ids)
