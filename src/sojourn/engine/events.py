@@ -1,17 +1,12 @@
 """What the engine tells the world about a request. Frozen; in order per request; exactly one `Finished`, the last."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from sojourn.core.ids import RequestId
 from sojourn.core.step import Sample
+from sojourn.scheduler.stop import FinishReason
 
-
-class FinishReason(StrEnum):
-    STOP = "stop"  # an EOS id or a stop string
-    LENGTH = "length"
-    INTERRUPT = "interrupt"  # asked to stop now; what was generated stands
-    ABORT = "abort"  # the request is undone
+__all__ = ["Event", "FinishReason", "FinishedEvent", "Notice", "TokensEvent", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +42,11 @@ class FinishedEvent:
     usage: Usage
     stop_match: str | int | None = None  # the stop string or EOS id that ended it
     message: str = ""  # why, for an abort
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Base of what the layers above have to tell that belongs to no request."""
 
 
 Event = TokensEvent | FinishedEvent

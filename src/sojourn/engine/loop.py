@@ -1,0 +1,141 @@
+"""One turn of the crank: plan, launch, settle. Composes scheduler, cache and runner; decides nothing.
+
+        depth 0   plan n ─ launch n ─ wait n ─ settle n
+        depth 1   plan n ─ launch n ─ wait n-1 ─ settle n-1 ─ plan n+1 ...      (a step runs while the loop works)
+
+The cache is told of each launch before it runs and of each retirement after, so that pages given up in between are
+fenced. Runs on one thread; knows no clients.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from sojourn.cache.protocol import PrefixCache
+from sojourn.core.clock import Clock
+from sojourn.core.ids import RequestId, StepId
+from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent, Usage
+from sojourn.runner.runner import Runner, StepHandle
+from sojourn.scheduler.request import Request
+from sojourn.scheduler.scheduler import Progress, Scheduler
+from sojourn.scheduler.stop import Stop
+
+
+class MemCheck(Protocol):
+    """Takes the census when its policy says so; raises CorruptionError with a report on a broken law."""
+
+    def after_step(self, step: StepId, *, is_idle: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    steps: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    step: StepId
+    handle: StepHandle
+
+
+class EngineLoop:
+    """Turns requests into events. `depth` steps may be in flight while the next is planned."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        cache: PrefixCache,
+        clock: Clock,
+        *,
+        mem_check: MemCheck | None = None,
+        depth: int = 0,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._cache = cache
+        self._clock = clock
+        self._mem_check = mem_check
+        self._depth = depth
+        self._flights: deque[_Flight] = deque()
+        self._next_step = 1
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """To look at: its statistics, and what a request would be refused for."""
+        return self._scheduler
+
+    def wake_in(self) -> float | None:
+        """Seconds until something is due without being asked: nothing ever is."""
+        return None
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(steps=self._next_step - 1, in_flight=len(self._flights))
+
+    def submit(self, request: Request) -> None:
+        """Queue it, or raise a ClientError and change nothing."""
+        self._scheduler.submit(request)
+
+    def abort(self, request_id: RequestId, message: str = "") -> FinishedEvent:
+        """Undo it now, wherever it is. The event is the caller's to pass on; no step gives another."""
+        return self._finished(self._scheduler.end(request_id, FinishReason.ABORT), message)
+
+    def interrupt(self, request_id: RequestId) -> FinishedEvent:
+        """Finish it now: what was generated stands. Before the first token it is an abort."""
+        return self._finished(self._scheduler.end(request_id, FinishReason.INTERRUPT))
+
+    def step(self) -> list[Event]:
+        """Plan and launch the next step, and settle the oldest in flight when there are more than `depth`."""
+        step = StepId(self._next_step)
+        plan = self._scheduler.plan(step)
+        if plan.work:
+            self._next_step += 1
+            self._cache.launch(step)
+            self._flights.append(_Flight(step, self._runner.launch(plan)))
+        if not self._flights or (plan.work and len(self._flights) <= self._depth):
+            return []
+        flight = self._flights.popleft()
+        result = flight.handle.wait()
+        self._cache.retire(flight.step)
+        progress = self._scheduler.settle(result)
+        if self._mem_check is not None:
+            self._mem_check.after_step(flight.step, is_idle=not self._scheduler.has_work)
+        return self._events(progress)
+
+    def _events(self, progress: list[Progress]) -> list[Event]:
+        events: list[Event] = []
+        for item in progress:
+            events.append(TokensEvent(item.request.request_id, item.samples))
+            if item.stop is not None:
+                events.append(self._finished(item))
+        return events
+
+    def _finished(self, item: Progress, message: str = "") -> FinishedEvent:
+        request, stop = item.request, item.stop or Stop(FinishReason.ABORT)
+        is_undone = stop.reason is FinishReason.ABORT
+        return FinishedEvent(
+            request_id=request.request_id,
+            reason=stop.reason,
+            output_ids=() if is_undone else request.output_ids,
+            usage=self._usage(request),
+            stop_match=stop.match,
+            message=message,
+        )
+
+    def _usage(self, request: Request) -> Usage:
+        """`completion_tokens` counts what was generated, also of a request that was undone."""
+        return Usage(
+            prompt_tokens=request.cached.num_prompt,
+            cached_tokens=request.cached_tokens,
+            completion_tokens=request.num_outputs,
+            queued_at=request.times.queued_at,
+            admitted_at=request.times.admitted_at,
+            first_token_at=request.times.first_token_at,
+            finished_at=self._clock(),
+            num_retractions=request.num_retractions,
+        )

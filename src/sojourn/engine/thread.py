@@ -1,0 +1,156 @@
+"""The engine's one thread: takes commands from the inbox, turns the crank, hands events to sinks. It runs at its own pace.
+
+    any thread ── call ──▶ inbox ──▶ engine thread: command(crank) ──▶ Future
+                                     engine thread: crank.step()   ──▶ sink of each request
+
+A refusal (`SojournError`) goes to the one who asked. Anything else is ours and stops the engine: every waiting future
+and every open stream gets `EngineStoppedError` with the report, and so does whoever calls later.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Thread, current_thread
+from typing import Any, Generic, Protocol, TypeVar
+
+from sojourn.core.errors import SojournError
+from sojourn.core.ids import RequestId
+from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
+from sojourn.engine.inbox import Inbox
+
+
+class EngineStoppedError(SojournError):
+    """The engine runs no more. `report` says why, in full."""
+
+    def __init__(self, message: str, report: str = "") -> None:
+        super().__init__(message)
+        self.report = report or message
+
+
+class Crank(Protocol):
+    """What the thread turns: an EngineLoop, or what decorates one."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def step(self) -> Sequence[Event | Notice]: ...
+
+    def wake_in(self) -> float | None:
+        """Seconds until `step` is due although there is no work; None: not before a command."""
+        ...
+
+
+Sink = Callable[[Event | EngineStoppedError], None]  # called on the engine's thread; must neither block nor raise
+Listener = Callable[[Notice], None]  # the same, for what belongs to no request
+
+C = TypeVar("C", bound=Crank)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Command(Generic[C]):
+    run: Callable[[C], Any]  # the future's own type is known to `call` only
+    answer: "Future[Any]"
+    sink: Sink | None = None
+
+
+def _ignore(notice: Notice) -> None:
+    """Nobody listens."""
+
+
+class EngineThread(Generic[C]):
+    """Owns the crank from `start` on: nobody else may touch it."""
+
+    def __init__(self, crank: C, *, listener: Listener = _ignore, name: str = "engine") -> None:
+        self._crank = crank
+        self._listener = listener
+        self._inbox: Inbox[_Command[C]] = Inbox()
+        self._sinks: dict[RequestId, Sink] = {}
+        self._stopped: EngineStoppedError | None = None
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def call(self, command: Callable[[C], T]) -> "Future[T]":
+        """Run `command` on the engine's thread between two steps; its result or refusal is the future's."""
+        answer: Future[T] = Future()
+        self._put(_Command(command, answer))
+        return answer
+
+    def stream(self, command: Callable[[C], RequestId], sink: Sink) -> "Future[RequestId]":
+        """As `call`, for a command that starts a request: every event of it goes to `sink`, from the first on."""
+        answer: Future[RequestId] = Future()
+        self._put(_Command(command, answer, sink))
+        return answer
+
+    def stop(self) -> None:
+        """End the thread after the step it is in, and wait for it. What is open then is told. May be called twice."""
+        self._close(EngineStoppedError("the engine was closed"))
+        if self._thread.is_alive() and self._thread is not current_thread():
+            self._thread.join()
+
+    @property
+    def stopped(self) -> EngineStoppedError | None:
+        """Why the engine runs no more; None while it does."""
+        return self._stopped
+
+    def _put(self, command: _Command[C]) -> None:
+        if not self._inbox.put(command):
+            command.answer.set_exception(self._stopped or EngineStoppedError("the engine was closed"))
+
+    def _close(self, error: EngineStoppedError) -> None:
+        """First reason wins. Commands nobody has taken are answered with it."""
+        if self._stopped is None:
+            self._stopped = error
+        for command in self._inbox.close():
+            if command.answer.set_running_or_notify_cancel():
+                command.answer.set_exception(self._stopped)
+
+    # -- on the engine's thread
+
+    def _run(self) -> None:
+        try:
+            while self._stopped is None:
+                self._obey(self._inbox.take() if self._crank.has_work else self._inbox.wait(self._crank.wake_in()))
+                if self._stopped is None:
+                    self._dispatch(self._crank.step())
+        except Exception as error:  # noqa: BLE001 - the last line of defence: nothing below catches a broken law
+            message = f"the engine has stopped: {type(error).__name__}: {error}"
+            self._close(EngineStoppedError(message, f"{message}\n{traceback.format_exc()}"))
+        if self._stopped is not None:
+            for sink in self._sinks.values():
+                sink(self._stopped)
+        self._sinks.clear()
+
+    def _obey(self, commands: list[_Command[C]]) -> None:
+        for index, command in enumerate(commands):
+            if not command.answer.set_running_or_notify_cancel():
+                continue
+            try:
+                result = command.run(self._crank)
+            except SojournError as refusal:
+                command.answer.set_exception(refusal)
+                continue
+            except Exception as error:
+                stopped = EngineStoppedError(f"the engine has stopped: {type(error).__name__}: {error}")
+                for waiting in commands[index:]:
+                    if waiting is command or waiting.answer.set_running_or_notify_cancel():
+                        waiting.answer.set_exception(stopped)
+                raise
+            if command.sink is not None:
+                self._sinks[result] = command.sink
+            command.answer.set_result(result)
+
+    def _dispatch(self, events: Sequence[Event | Notice]) -> None:
+        for event in events:
+            if isinstance(event, TokensEvent):
+                sink = self._sinks.get(event.request_id)
+            elif isinstance(event, FinishedEvent):
+                sink = self._sinks.pop(event.request_id, None)
+            else:
+                self._listener(event)
+                continue
+            if sink is not None:
+                sink(event)

@@ -1,0 +1,130 @@
+"""A request as the scheduler sees it: tokens so far, how to draw the next, when to stop, and how far it has been run.
+
+Owns the token buffer (which it shows to the cache inside `CacheRequest`). Knows no pages and no clients.
+
+        0 ............ committed ............ num_launched ............ num_tokens ....... length_max
+        KV is final    | KV in a running step | known, not yet computed | to be generated
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from sojourn.cache.protocol import CacheKey, CacheRequest
+from sojourn.core.errors import law
+from sojourn.core.ids import RequestId, SeqId
+from sojourn.core.step import SamplingParams, TokenArray
+
+_GROWTH_MIN = 64  # tokens added to a full buffer, at least; a buffer also doubles
+
+
+class StopMatcher(Protocol):
+    """Finds stop strings over token edges. Injected from above; fed every output token once, in order."""
+
+    def feed(self, token_id: int) -> str | None:
+        """The stop string that `token_id` completes, or None."""
+        ...
+
+
+class RequestState(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class StopConditions:
+    """When a request ends before its length: at an id of `stop_ids`, or of `eos_ids` unless they are ignored."""
+
+    eos_ids: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    matcher: StopMatcher | None = field(default=None, compare=False)
+
+    @property
+    def ending_ids(self) -> frozenset[int]:
+        return self.stop_ids if self.ignore_eos else self.stop_ids | self.eos_ids
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """In seconds of the engine's clock; None: has not happened."""
+
+    queued_at: float
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Made by `make_request`. `num_tokens` and the buffer live in `cached`, once; the rest is the scheduler's own.
+
+    `runs` counts admissions: a step launched in an earlier run has a result that nobody wants any more.
+    """
+
+    cached: CacheRequest
+    sampling: SamplingParams
+    max_new_tokens: int
+    ending_ids: frozenset[int]
+    matcher: StopMatcher | None
+    times: RequestTimes
+    length_max: int = 0  # prompt + output never pass it: max_new_tokens and the context; set at the door
+    arrival: int = 0  # place in the order of arrival; set at the door
+    state: RequestState = RequestState.WAITING
+    seq: SeqId | None = None  # a row of the core's tables, only while running
+    num_launched: int = 0  # tokens whose KV is computed, or being computed by a step in flight
+    runs: int = 0
+    outputs_at_admission: int = 0
+    num_retractions: int = 0
+    cached_tokens: int = 0  # prefix found at the first admission
+    is_published: bool = False
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.cached.request_id
+
+    @property
+    def num_outputs(self) -> int:
+        return self.cached.num_tokens - self.cached.num_prompt
+
+    @property
+    def output_ids(self) -> tuple[int, ...]:
+        return tuple(self.cached.tokens[self.cached.num_prompt : self.cached.num_tokens].tolist())
+
+    def append(self, token: int) -> None:
+        """The next output token. The buffer grows by doubling; a view handed out earlier stays as it was."""
+        cached = self.cached
+        law(cached.num_tokens < self.length_max, "request %s grew past %d tokens", cached.request_id, self.length_max)
+        if cached.num_tokens == len(cached.tokens):
+            grown = np.empty(len(cached.tokens) + max(_GROWTH_MIN, len(cached.tokens)), dtype=np.int32)
+            grown[: cached.num_tokens] = cached.tokens
+            cached.tokens = grown
+        cached.tokens[cached.num_tokens] = token
+        cached.num_tokens += 1
+
+
+def make_request(
+    request_id: RequestId,
+    prompt: TokenArray | Sequence[int],
+    *,
+    key: CacheKey,
+    sampling: SamplingParams,
+    max_new_tokens: int,
+    stop: StopConditions,
+    now: float,
+) -> Request:
+    """A waiting request over `prompt` (copied). What it asks for has been checked at the door."""
+    num_prompt = len(prompt)
+    tokens = np.empty(num_prompt + min(max_new_tokens, _GROWTH_MIN), dtype=np.int32)
+    tokens[:num_prompt] = prompt
+    return Request(
+        cached=CacheRequest(request_id, key, num_prompt, tokens, num_prompt),
+        sampling=sampling,
+        max_new_tokens=max_new_tokens,
+        ending_ids=stop.ending_ids,
+        matcher=stop.matcher,
+        times=RequestTimes(queued_at=now),
+    )

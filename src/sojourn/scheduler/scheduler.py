@@ -1,0 +1,350 @@
+"""Who runs in the next step, and how far. Policy over lengths in tokens; pages change hands only in the cache.
+
+        submit            admit (atomic)            stop, abort, interrupt
+    ────────▶ WAITING ───────────────▶ RUNNING ─────────────────────────▶ FINISHED
+                 ▲                        │ retract (pages are short: the youngest, output kept)
+                 └────────────────────────┘
+
+A step: `plan` decides, the engine runs it, `settle` takes the result. Several steps may be planned before the first is
+settled; a result for a request that has ended or was retracted meanwhile is a zombie's, and is dropped.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sojourn.cache.protocol import Outcome, PrefixCache, Verdict
+from sojourn.core.clock import Clock
+from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
+from sojourn.core.ids import RequestId, SeqId, StepId
+from sojourn.core.step import Sample, StepPlan, StepResult, Work
+from sojourn.pages.holding import HoldingBook
+from sojourn.scheduler.budget import TokenBudget
+from sojourn.scheduler.queue import WaitingQueue
+from sojourn.scheduler.request import Request, RequestState
+from sojourn.scheduler.retract import ForcedRetraction, youngest
+from sojourn.scheduler.stop import FinishReason, Stop, stop_at
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Lengths in tokens. `step_tokens_max` covers one decode for every batch place."""
+
+    context_length: int
+    seqs_max: int  # batch places: rows of the core's page tables
+    step_tokens_max: int = 1024
+    chunk_tokens_max: int = 512
+    retract_every: int = 0  # a test hook: force a retraction every n-th step
+
+    def __post_init__(self) -> None:
+        law(self.context_length >= 2, "a context of %d tokens", self.context_length)
+        law(0 < self.seqs_max <= self.step_tokens_max, "%d places, %d tokens", self.seqs_max, self.step_tokens_max)
+        law(self.chunk_tokens_max > 0, "chunks of %d tokens", self.chunk_tokens_max)
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """What a settled step did for one request: samples that stand, and why it ended, if it did."""
+
+    request: Request
+    samples: tuple[Sample, ...]
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    waiting: int
+    running: int
+    in_flight: int  # steps planned and not settled
+    admissions: int
+    retractions: int
+    zombies: int
+
+
+@dataclass(slots=True, eq=False)
+class _Launched:
+    """One work of a step in flight: which run of which request it belongs to, and how far it computes."""
+
+    request: Request
+    run: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    step: StepId
+    launched: list[_Launched] = field(default_factory=list)
+
+
+class Scheduler:
+    """Owns the requests that are alive, their batch places and the order among them."""
+
+    def __init__(self, cache: PrefixCache, book: HoldingBook, config: SchedulerConfig, clock: Clock) -> None:
+        """`book` is asked for page table edits only, which are passed on unread."""
+        self._cache = cache
+        self._book = book
+        self._config = config
+        self._clock = clock
+        self._requests: dict[RequestId, Request] = {}
+        self._waiting = WaitingQueue()
+        self._running: list[Request] = []  # oldest arrival first
+        self._flights: deque[_Flight] = deque()
+        self._free_seqs = [SeqId(seq) for seq in reversed(range(config.seqs_max))]
+        self._forced = ForcedRetraction(config.retract_every)
+        self._arrivals = 0
+        self._admissions = 0
+        self._retractions = 0
+        self._zombies = 0
+        self._head_is_blocked = False  # the head did not fit, and nothing has been given back since
+
+    @property
+    def config(self) -> SchedulerConfig:
+        return self._config
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests) or bool(self._flights)
+
+    def running(self) -> Iterator[Request]:
+        """Requests that hold pages, oldest first. For the audit."""
+        return iter(self._running)
+
+    def get(self, request_id: RequestId) -> Request | None:
+        return self._requests.get(request_id)
+
+    def statistics(self) -> SchedulerStatistics:
+        return SchedulerStatistics(
+            waiting=len(self._waiting),
+            running=len(self._running),
+            in_flight=len(self._flights),
+            admissions=self._admissions,
+            retractions=self._retractions,
+            zombies=self._zombies,
+        )
+
+    # -- the door
+
+    def check(self, num_prompt: int, max_new_tokens: int) -> None:
+        """Refuse what can never run, before any object exists for it. Changes nothing."""
+        context = self._config.context_length
+        if max_new_tokens < 1:
+            raise ClientError(f"max_tokens must be at least 1, not {max_new_tokens}", param="max_tokens")
+        if num_prompt < 1:
+            raise ClientError("the prompt is empty: it needs at least 1 token", param="prompt")
+        if num_prompt >= context:
+            raise ClientError(
+                f"the prompt has {num_prompt} tokens and must leave room in the context of {context}:"
+                f" at most {context - 1}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        shortage = self._cache.capacity(self._kv_len_max(num_prompt, max_new_tokens), self._config.chunk_tokens_max)
+        if shortage is not None:
+            raise ClientError(
+                f"{num_prompt} prompt tokens and up to {max_new_tokens} new ones can never fit: {shortage}",
+                param="prompt",
+                code="capacity_exceeded",
+            )
+
+    def _kv_len_max(self, num_prompt: int, max_new_tokens: int) -> int:
+        """Tokens of KV that a request may come to hold: the last token's is never computed."""
+        return min(num_prompt + max_new_tokens, self._config.context_length) - 1
+
+    def submit(self, request: Request) -> None:
+        """Queue a request that passed `check`."""
+        cached = request.cached
+        self.check(cached.num_prompt, request.max_new_tokens)
+        if request.request_id in self._requests:
+            raise ConflictError(f"request {request.request_id} is alive already", param="request_id")
+        request.length_max = min(cached.num_prompt + request.max_new_tokens, self._config.context_length)
+        request.arrival = self._arrivals
+        self._arrivals += 1
+        self._requests[request.request_id] = request
+        self._waiting.push(request)
+
+    # -- one step
+
+    def plan(self, step: StepId) -> StepPlan:
+        """Decide step `step`. Empty when nothing can run. Grows, admits and retracts; never waits."""
+        victim = self._forced.victim(self._running)
+        retracted = victim is not None
+        if victim is not None:
+            self._retract(victim)
+        budget = TokenBudget(self._config.step_tokens_max, self._config.chunk_tokens_max)
+        flight, works = _Flight(step), []
+        for request, tokens in self._shares(budget):
+            if request.state is not RequestState.RUNNING:
+                continue  # retracted in this very pass, for an older one
+            if self._grow(request, request.num_launched + tokens):
+                works.append(self._launch(flight, request, tokens))
+            else:
+                retracted = True
+        if not retracted:
+            self._admit_waiting(budget, flight, works)
+        if works:
+            self._flights.append(flight)
+        return StepPlan(step, tuple(works))
+
+    def _shares(self, budget: TokenBudget) -> list[tuple[Request, int]]:
+        """Tokens for each running request, oldest first: decodes are served before any chunk of a prompt."""
+        shares: list[tuple[Request, int]] = []
+        prompts: list[int] = []
+        for request in self._running:
+            remaining = request.cached.num_tokens - request.num_launched
+            if remaining == 1:
+                budget.decode(1)
+            elif remaining > 1:
+                prompts.append(len(shares))
+            else:
+                continue  # its next token is in flight
+            shares.append((request, remaining))
+        for index in prompts:
+            request, remaining = shares[index]
+            tokens = budget.chunk(remaining)
+            if tokens > 0:
+                budget.take(tokens)
+            shares[index] = (request, tokens)
+        return [share for share in shares if share[1] > 0] if prompts else shares
+
+    def _grow(self, request: Request, length: int) -> bool:
+        """Pages for `length` tokens, retracting the youngest while they are short. False: `request` does not run now.
+
+        Victims are younger than `request`, or itself. With a step in flight the pages of a victim are still fenced, so
+        one victim a step is enough.
+        """
+        while not self._cache.grow(request.cached, length):
+            if len(self._running) == 1:
+                law(bool(self._flights), "%s runs alone and %d tokens do not fit", request.request_id, length)
+                return False
+            victim = youngest(self._running) or request
+            self._retract(victim)
+            if victim is request or self._flights:
+                return False
+        return True
+
+    def _launch(self, flight: _Flight, request: Request, tokens: int) -> Work:
+        cached = request.cached
+        start, end = request.num_launched, request.num_launched + tokens
+        request.num_launched = end
+        flight.launched.append(_Launched(request, request.runs, end))
+        seq, holding = request.seq, cached.holding
+        if seq is None or holding is None:
+            raise CorruptionError(f"{request.request_id} is launched without a place or pages")
+        edits = self._book.take_edits(holding)
+        ids = (int(cached.tokens[start]),) if tokens == 1 else tuple(cached.tokens[start:end].tolist())
+        if end < cached.num_tokens:
+            return Work(seq, start, ids, edits)
+        if request.sampling.has_penalties:
+            return Work(seq, start, ids, edits, request.sampling, 0, cached.tokens[:end], cached.num_prompt)
+        return Work(seq, start, ids, edits, request.sampling)
+
+    def _admit_waiting(self, budget: TokenBudget, flight: _Flight, works: list[Work]) -> None:
+        """Admit from the head of the queue while there are places, tokens and pages. The head never is overtaken."""
+        if self._head_is_blocked and self._running:
+            return
+        while self._free_seqs and (request := self._waiting.head()) is not None:
+            cached = request.cached
+            match = self._cache.match_prefix(cached.key, cached.tokens[: cached.num_tokens])
+            chunk = budget.chunk(cached.num_tokens - match.prefix_len)
+            if chunk == 0:
+                return
+            if not self._cache.admit(cached, match.prefix_len + chunk):
+                law(bool(self._running or self._flights), "%s fits an empty pool and is refused", request.request_id)
+                self._head_is_blocked = True
+                return
+            law(cached.prefix_len == match.prefix_len, "matched %d, got %d", match.prefix_len, cached.prefix_len)
+            self._start(self._waiting.pop())
+            budget.take(chunk)
+            works.append(self._launch(flight, request, chunk))
+
+    def _start(self, request: Request) -> None:
+        """WAITING to RUNNING: the cache has just given it a holding."""
+        request.state = RequestState.RUNNING
+        request.seq = self._free_seqs.pop()
+        request.runs += 1
+        request.num_launched = request.cached.prefix_len
+        request.outputs_at_admission = request.num_outputs
+        if request.times.admitted_at is None:
+            request.times.admitted_at = self._clock()
+            request.cached_tokens = request.cached.prefix_len
+        insort(self._running, request, key=lambda running: running.arrival)
+        self._admissions += 1
+        self._head_is_blocked = False
+
+    def settle(self, result: StepResult) -> list[Progress]:
+        """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that sampled."""
+        flight = self._flights.popleft()
+        law(flight.step == result.step, "step %d settles, step %d was next", result.step, flight.step)
+        law(len(flight.launched) == len(result.samples), "step %d: works and results differ in number", result.step)
+        progress: list[Progress] = []
+        for launched, samples in zip(flight.launched, result.samples, strict=True):
+            request = launched.request
+            if request.runs != launched.run or request.state is not RequestState.RUNNING:
+                self._zombies += 1
+                continue
+            self._cache.commit(request.cached, launched.end)
+            if samples:
+                progress.append(self._accept(request, samples))
+        return progress
+
+    def _accept(self, request: Request, samples: tuple[Sample, ...]) -> Progress:
+        """Append samples up to the first stop; the rest is dropped with its request."""
+        if request.times.first_token_at is None:
+            request.times.first_token_at = self._clock()
+        for count, sample in enumerate(samples, 1):
+            request.append(sample.token)
+            stop = stop_at(request, sample.token)
+            if stop is not None:
+                self._finish(request, Outcome(Verdict.FINISHED, request.num_outputs))
+                return Progress(request, samples[:count], stop)
+        if not request.is_published:
+            request.is_published = True
+            self._cache.cache_unfinished_req(request.cached)
+        return Progress(request, samples)
+
+    # -- ends
+
+    def end(self, request_id: RequestId, reason: FinishReason) -> Progress:
+        """End a request now, from outside: INTERRUPT keeps what was generated, if anything was; ABORT undoes it."""
+        law(reason in (FinishReason.INTERRUPT, FinishReason.ABORT), "%s is not asked for", reason)
+        request = self._requests.get(request_id)
+        if request is None:
+            raise NotFoundError(f"no request {request_id} is alive", param="request_id")
+        if reason is FinishReason.INTERRUPT and request.num_outputs > 0:
+            self._finish(request, Outcome(Verdict.FINISHED, request.num_outputs))
+            return Progress(request, (), Stop(FinishReason.INTERRUPT))
+        self._finish(request, Outcome(Verdict.ABORTED))
+        return Progress(request, (), Stop(FinishReason.ABORT))
+
+    def _finish(self, request: Request, outcome: Outcome) -> None:
+        if request.state is RequestState.RUNNING:
+            self._leave(request)
+        else:
+            self._waiting.remove(request)
+        self._cache.cache_finished_req(request.cached, outcome)
+        law(request.cached.holding is None, "%s ended and still holds pages", request.request_id)
+        request.state = RequestState.FINISHED
+        del self._requests[request.request_id]
+        self._head_is_blocked = False
+
+    def _retract(self, request: Request) -> None:
+        """RUNNING to WAITING: its pages become obtainable, its tokens stay."""
+        self._leave(request)
+        self._cache.cache_finished_req(request.cached, Outcome(Verdict.RETRACTED))
+        law(request.cached.holding is None, "%s was retracted and still holds pages", request.request_id)
+        request.state = RequestState.WAITING
+        request.num_launched = 0
+        request.num_retractions += 1
+        request.is_published = False
+        self._waiting.push(request)
+        self._retractions += 1
+        self._head_is_blocked = False
+
+    def _leave(self, request: Request) -> None:
+        """Give up the batch place. A step in flight may still read its row: rows are edited in step order."""
+        if request.seq is None:
+            raise CorruptionError(f"{request.request_id} runs without a place")
+        self._free_seqs.append(request.seq)
+        request.seq = None
+        self._running.remove(request)
