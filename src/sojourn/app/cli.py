@@ -1,0 +1,55 @@
+"""The command `sojourn`: its subcommands, and how errors reach the person (one or two lines, never a traceback).
+
+Exit codes: 0; 1 something failed; 2 wrong usage; 130 Ctrl-C outside a conversation.
+"""
+
+import os
+import sys
+
+import typer
+
+from sojourn.app.cli_chat import chat
+from sojourn.app.cli_models import models
+from sojourn.core.errors import ClientError, CorruptionError, SojournError
+
+app = typer.Typer(
+    name="sojourn",
+    help="An LLM serving engine whose centre is the streaming session.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(chat)
+app.add_typer(models, name="models")
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line and give its exit code; errors are told on stderr."""
+    try:
+        code = app(arguments, prog_name="sojourn", standalone_mode=False)
+    except typer.TyperException as error:  # wrong usage, as typer sees it
+        return _fail(error.format_message(), error.exit_code)
+    except ClientError as error:
+        return _fail(str(error), 2)
+    except (SojournError, OSError, CorruptionError) as error:
+        return _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"sojourn: {message}\n")
+    return code
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone; keep the interpreter from writing to it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,211 @@
+"""One turn as its caller sees it: an iterator of deltas that, once it ends, tells what it cost.
+
+Owns the events of one request on the caller's side. Knows no engine: how to stop and what to do at the end are given.
+
+    created ── events ──▶ deltas ──▶ ended        stop(), an abandoned iterator or a KeyboardInterrupt in the caller
+                 ╰──────── stop ─────╯            ask the engine to stop, and the turn still ends in order
+"""
+
+import queue
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from sojourn.core.errors import ClientError, SojournError, law
+from sojourn.core.step import Sample
+from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent
+from sojourn.engine.thread import EngineStoppedError
+
+
+class TextDecoder(Protocol):
+    """Token ids in, text out; keeps back half a character and what may be the start of a stop string."""
+
+    def feed(self, token_id: int) -> str: ...
+
+    def finish(self) -> str:
+        """What was kept back and stands."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What came since the last one. `text` may be empty while a character is incomplete.
+
+    `logprobs` has one entry per token when log-probabilities were asked for, natural logarithms.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[Sample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a turn cost. `prompt_tokens` counts the whole history and the new tokens; `cached_tokens` of them were not
+    computed again. `ttft_s` is from the call to the first token, in seconds; `tokens_per_s` counts from the first token
+    on. Both are None where there was no token. `pages_held` is what the conversation keeps in the page pools.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    ttft_s: float | None
+    tokens_per_s: float | None
+    pages_held: int
+
+
+class TurnState:
+    """The part of a turn that its conversation keeps: it can be brought to its end after the caller lost interest."""
+
+    def __init__(
+        self,
+        prompt_ids: tuple[int, ...],
+        decoder: TextDecoder,
+        *,
+        keeps_logprobs: bool,
+        interrupt: Callable[[], None],
+        settle: Callable[["TurnState", FinishedEvent], int],
+    ) -> None:
+        self.events: queue.SimpleQueue[Event | EngineStoppedError] = queue.SimpleQueue()
+        self.prompt_ids = prompt_ids
+        self.output_ids: list[int] = []
+        self.pieces: list[str] = []
+        self.finish_reason: FinishReason | None = None
+        self.message = ""
+        self.usage: Usage | None = None
+        self.is_stopping = False
+        self._decoder = decoder
+        self._keeps_logprobs = keeps_logprobs
+        self._interrupt = interrupt
+        self._settle = settle
+
+    @property
+    def has_ended(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def stop(self) -> None:
+        """Ask the engine to end the turn; what was generated stands. Its last event is still to come."""
+        if not self.has_ended and not self.is_stopping:
+            self.is_stopping = True
+            self._interrupt()
+
+    def drain(self) -> None:
+        """Take events until the turn has ended."""
+        while not self.has_ended:
+            self.advance()
+
+    def advance(self) -> Delta | None:
+        """Wait for the next event. None: it carried no tokens and no text."""
+        event = self.events.get()
+        if isinstance(event, EngineStoppedError):
+            self.finish_reason = FinishReason.ABORT
+            raise event
+        if isinstance(event, TokensEvent):
+            return self._take(event.samples)
+        return self._end(event)
+
+    def _take(self, samples: tuple[Sample, ...]) -> Delta:
+        ids = tuple(sample.token for sample in samples)
+        text = "".join(self._decoder.feed(token) for token in ids)
+        self.output_ids += ids
+        self.pieces.append(text)
+        return Delta(text, ids, samples if self._keeps_logprobs else ())
+
+    def _end(self, event: FinishedEvent) -> Delta | None:
+        law(tuple(self.output_ids) == event.output_ids, "%s: tokens sent and kept differ", event.request_id)
+        rest = self._decoder.finish()
+        self.pieces.append(rest)
+        pages_held = self._settle(self, event)
+        used = event.usage
+        self.usage = Usage(
+            prompt_tokens=used.prompt_tokens,
+            cached_tokens=used.cached_tokens,
+            completion_tokens=used.completion_tokens,
+            ttft_s=None if used.first_token_at is None else used.first_token_at - used.queued_at,
+            tokens_per_s=tokens_per_second(used.completion_tokens, used.first_token_at, used.finished_at),
+            pages_held=pages_held,
+        )
+        self.message = event.message
+        self.finish_reason = event.reason
+        return Delta(rest, ()) if rest else None
+
+
+def tokens_per_second(tokens: int, first_token_at: float | None, finished_at: float) -> float | None:
+    """The pace after the first token; None where there is nothing to measure."""
+    if first_token_at is None or tokens < 2 or finished_at <= first_token_at:
+        return None
+    return (tokens - 1) / (finished_at - first_token_at)
+
+
+class Turn:
+    """A running turn. Iterate it for deltas; afterwards `usage` and `finish_reason` are set.
+
+    Leaving the iteration early, by `break`, an exception or Ctrl-C, stops the turn: what was generated stands and the
+    conversation can go on. A turn that is dropped without iterating stops too.
+    """
+
+    def __init__(self, state: TurnState) -> None:
+        self._state = state
+        weakref.finalize(self, state.stop).atexit = False
+
+    def __iter__(self) -> Iterator[Delta]:
+        state = self._state
+        try:
+            while not state.has_ended:
+                delta = state.advance()
+                if delta is not None:
+                    yield delta
+        finally:
+            if not state.has_ended:
+                state.stop()
+                state.drain()
+        if state.finish_reason is FinishReason.ABORT and not state.is_stopping:
+            raise SojournError(state.message or "the turn was aborted")
+
+    def wait(self) -> "Turn":
+        """Run the turn to its end and return it."""
+        for _ in self:
+            pass
+        return self
+
+    def settle(self) -> None:
+        """See a turn that was stopped to its end: it has no more deltas to give, and `usage` is set."""
+        self._state.stop()
+        self._state.drain()
+
+    def stop(self) -> None:
+        """Ask the engine to end the turn now. Before the first token the turn is undone (`finish_reason` "abort");
+        later, what was generated stands ("interrupt"). Callable from any thread; the iteration then ends by itself."""
+        self._state.stop()
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """Every token before the first generated one: the whole history and this turn's new tokens."""
+        return self._state.prompt_ids
+
+    @property
+    def output_ids(self) -> tuple[int, ...]:
+        """The tokens generated so far, an end-of-sequence token included."""
+        return tuple(self._state.output_ids)
+
+    @property
+    def text(self) -> str:
+        """The text so far, without special tokens and without the stop string."""
+        return self._state.text
+
+    @property
+    def finish_reason(self) -> str | None:
+        """ "stop", "length", "interrupt" or "abort"; None while the turn runs."""
+        return None if self._state.finish_reason is None else self._state.finish_reason.value
+
+    @property
+    def usage(self) -> Usage:
+        """What the turn cost. Raises ClientError while it runs."""
+        if self._state.usage is None:
+            raise ClientError("usage is known when the turn has ended: iterate it, or call wait()", param="usage")
+        return self._state.usage
