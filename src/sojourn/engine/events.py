@@ -34,7 +34,7 @@ class TokensEvent:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvent:
-    """`output_ids` are the tokens that stand: cut at the stop, equal to the samples sent (a tail past it is not sent)."""
+    """`output_ids` are the samples sent, cut at the stop (a tail past it is not sent). They stand, but after an ABORT."""
 
     request_id: RequestId
     reason: FinishReason

@@ -117,11 +117,10 @@ class EngineLoop:
 
     def _finished(self, item: Progress, message: str = "") -> FinishedEvent:
         request, stop = item.request, item.stop or Stop(FinishReason.ABORT)
-        is_undone = stop.reason is FinishReason.ABORT
         return FinishedEvent(
             request_id=request.request_id,
             reason=stop.reason,
-            output_ids=() if is_undone else request.output_ids,
+            output_ids=request.output_ids,
             usage=self._usage(request),
             stop_match=stop.match,
             message=message,

@@ -1,0 +1,344 @@
+"""Sessions, for those who hold them: open, turn, rewind, fork, close. Turns them into plain requests of the engine below.
+
+Decorates an engine loop: what is asked of it is refused at the door before any object exists, or becomes a request that
+the engine runs like any other. Knows tokens and turns; of pages only how many a session holds.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sojourn.cache.protocol import CacheKey
+from sojourn.core.clock import Clock
+from sojourn.core.errors import ClientError, ConflictError, NotFoundError, law
+from sojourn.core.ids import RequestId
+from sojourn.core.step import SamplingParams, TokenArray
+from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice
+from sojourn.engine.loop import EngineLoop
+from sojourn.scheduler.request import StopConditions, StopMatcher, make_request
+from sojourn.sessions.door import checked_token_ids
+from sojourn.sessions.history import Claim, History, TurnRecord
+from sojourn.sessions.turns import SessionState, TurnEvent, after
+
+IdSource = Callable[[], str]  # a fresh id each time
+
+
+class SlotKeeper(Protocol):
+    """What sessions ask of the cache beside requests: `SessionAwareCache`."""
+
+    def release_session(self, lineage: Hashable) -> int:
+        """Give up the idle slot of a session, if it has one; returns the pages it owned, over all pools."""
+        ...
+
+    def rewind_session(self, lineage: Hashable, length: int) -> None:
+        """The idle session's settled length is `length` from now on."""
+        ...
+
+    def pages_held(self, lineage: Hashable) -> int:
+        """Own and leased pages of the session's holding, idle or running, over all pools."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    vocab_size: int
+    context_length: int
+    eos_ids: frozenset[int] = frozenset()
+    idle_timeout_s: float | None = None  # from the end of the last turn; None: sessions stay
+
+
+@dataclass(frozen=True, slots=True)
+class TurnParams:
+    """`max_new_tokens` None: as many as the context has room for."""
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_new_tokens: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    stop_matcher: StopMatcher | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReply:
+    """`deferred`: a turn runs; a `SessionClosed` with the counts follows when it ends. `freed_pages` is known if not."""
+
+    deferred: bool
+    freed_pages: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed(Notice):
+    """A session ended later than it was asked to, or by itself."""
+
+    session_id: str
+    is_expired: bool
+    freed_pages: int
+    num_tokens: int
+    num_turns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HistoryView:
+    """The settled history: a copy, so a running turn shows in `state` only."""
+
+    state: SessionState
+    token_ids: TokenArray
+    turns: tuple[TurnRecord, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    request_id: RequestId
+    claim: Claim
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    session_id: str
+    namespace: str
+    idle_since: float
+    history: History = field(default_factory=History)
+    state: SessionState = SessionState.IDLE
+    turn: _Turn | None = None
+
+    def branch_length(self, length: int | None, turn: int | None) -> int:
+        """Where to rewind or fork to, named by exactly one of a length and a finished turn."""
+        if (length is None) == (turn is None):
+            raise ClientError("name exactly one of length and turn", param="length")
+        if turn is not None:
+            return self.history.length_at(turn)
+        where = self.history.settled_len if length is None else length
+        self.history.check_length(where)
+        return where
+
+
+class SessionService:
+    """Owns the sessions. Lives on the engine's thread, as its crank."""
+
+    def __init__(
+        self, engine: EngineLoop, slots: SlotKeeper, config: ServiceConfig, *, clock: Clock, new_id: IdSource
+    ) -> None:
+        self._engine = engine
+        self._slots = slots
+        self._config = config
+        self._clock = clock
+        self._new_id = new_id
+        self._sessions: dict[str, _Session] = {}
+        self._idle: OrderedDict[str, _Session] = OrderedDict()  # longest idle first
+        self._turns: dict[RequestId, _Session] = {}  # requests that are some session's running turn
+        self._outbox: list[Event | Notice] = []  # what happened between two steps
+
+    # -- sessions
+
+    def open(self, session_id: str | None = None, *, namespace: str = "") -> str:
+        """A new, empty session. KV is shared with others of its namespace only."""
+        name = self._new_id() if session_id is None else session_id
+        self._add(name, namespace, History())
+        return name
+
+    def close(self, session_id: str) -> CloseReply:
+        """End the session: now, or when its running turn ends."""
+        session = self._get(session_id)
+        self._move(session, TurnEvent.CLOSE)
+        if session.state is SessionState.CLOSING:
+            return CloseReply(deferred=True, freed_pages=None)
+        return CloseReply(deferred=False, freed_pages=self._remove(session))
+
+    def rewind(self, session_id: str, *, length: int | None = None, turn: int | None = None) -> int:
+        """Go back to `length` tokens, or to the end of a finished `turn`; the rest is forgotten. The new length."""
+        session = self._get(session_id)
+        following = after(session.state, TurnEvent.BRANCH)
+        where = session.branch_length(length, turn)
+        session.state = following
+        session.history.rewind(where)
+        self._slots.rewind_session(session.session_id, where)
+        return where
+
+    def fork(
+        self, session_id: str, new_id: str | None = None, *, length: int | None = None, turn: int | None = None
+    ) -> str:
+        """A new session that begins with the first `length` tokens of this one, or with all up to a finished `turn`.
+
+        A running turn is not part of it. KV is shared through the cache; nothing is copied but tokens.
+        """
+        session = self._get(session_id)
+        where = session.branch_length(session.history.settled_len if length is None and turn is None else length, turn)
+        name = self._new_id() if new_id is None else new_id
+        self._add(name, session.namespace, session.history.fork(where))
+        return name
+
+    def history(self, session_id: str) -> HistoryView:
+        session = self._get(session_id)
+        return HistoryView(session.state, session.history.tokens(), session.history.turns)
+
+    def pages_held(self, session_id: str) -> int:
+        """Own and leased pages, over all pools."""
+        return self._slots.pages_held(self._get(session_id).session_id)
+
+    def session_ids(self) -> tuple[str, ...]:
+        return tuple(self._sessions)
+
+    # -- turns and requests
+
+    def start_turn(self, session_id: str, new_ids: Sequence[int], params: TurnParams) -> RequestId:
+        """Run a turn over the history and `new_ids`. Refused whole, or started; a refusal changes nothing."""
+        session = self._get(session_id)
+        following = after(session.state, TurnEvent.START)
+        ids = checked_token_ids("input_ids", new_ids, self._config.vocab_size)
+        total = session.history.settled_len + len(ids)
+        if total == 0:
+            raise ClientError("the session is empty: its first turn needs at least 1 token", param="input_ids")
+        max_new_tokens = self._max_new_tokens(total, params)
+        self._engine.scheduler.check(total, max_new_tokens)
+        request_id = RequestId(self._new_id())
+        claim = session.history.begin(ids)
+        key = CacheKey(session.namespace, session.session_id)
+        self._submit(request_id, session.history.prompt(claim), key, max_new_tokens, params)
+        session.state = following
+        session.turn = _Turn(request_id, claim)
+        self._turns[request_id] = session
+        del self._idle[session.session_id]
+        return request_id
+
+    def submit(self, prompt_ids: Sequence[int], params: TurnParams, *, namespace: str = "") -> RequestId:
+        """A request that stands alone: no session, nothing kept but what the cache shares."""
+        ids = checked_token_ids("prompt", prompt_ids, self._config.vocab_size)
+        max_new_tokens = self._max_new_tokens(len(ids), params)
+        self._engine.scheduler.check(len(ids), max_new_tokens)
+        request_id = RequestId(self._new_id())
+        self._submit(request_id, ids, CacheKey(namespace), max_new_tokens, params)
+        return request_id
+
+    def interrupt(self, session_id: str) -> bool:
+        """Finish the running turn now and keep what was said; before its first token it is undone. False: none runs."""
+        turn = self._get(session_id).turn
+        if turn is None:
+            return False
+        self.interrupt_request(turn.request_id)
+        return True
+
+    def abort(self, session_id: str, message: str = "") -> bool:
+        """Undo the running turn: the history is as it was before. False: none runs."""
+        turn = self._get(session_id).turn
+        if turn is None:
+            return False
+        self.abort_request(turn.request_id, message)
+        return True
+
+    def interrupt_request(self, request_id: RequestId) -> None:
+        """As `interrupt`, for any live request; NotFoundError for one that is not."""
+        self._report(self._engine.interrupt(request_id))
+
+    def abort_request(self, request_id: RequestId, message: str = "") -> None:
+        self._report(self._engine.abort(request_id, message))
+
+    # -- the crank
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work or bool(self._outbox)
+
+    def wake_in(self) -> float | None:
+        """Seconds until the session that is idle longest expires."""
+        timeout = self._config.idle_timeout_s
+        if timeout is None or not self._idle:
+            return None
+        return max(0.0, next(iter(self._idle.values())).idle_since + timeout - self._clock())
+
+    def step(self) -> list[Event | Notice]:
+        """One step of the engine, the histories settled by what it finished, and what has expired closed."""
+        for event in self._engine.step():
+            self._report(event)
+        self._expire()
+        events, self._outbox = self._outbox, []
+        return events
+
+    # -- inside
+
+    def _add(self, session_id: str, namespace: str, history: History) -> None:
+        if session_id in self._sessions:
+            raise ConflictError(f"session {session_id} is open already", param="session_id")
+        session = _Session(session_id, namespace, self._clock(), history)
+        self._sessions[session_id] = session
+        self._idle[session_id] = session
+
+    def _get(self, session_id: str) -> _Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise NotFoundError(f"no session {session_id} is open", param="session_id")
+        return session
+
+    def _move(self, session: _Session, event: TurnEvent) -> None:
+        session.state = after(session.state, event)
+
+    def _max_new_tokens(self, num_prompt: int, params: TurnParams) -> int:
+        """A prompt that leaves no room is the scheduler's to refuse, so never less than 1 by itself."""
+        if params.max_new_tokens is None:
+            return max(1, self._config.context_length - num_prompt)
+        return params.max_new_tokens
+
+    def _submit(
+        self, request_id: RequestId, prompt: TokenArray, key: CacheKey, max_new_tokens: int, params: TurnParams
+    ) -> None:
+        stop = StopConditions(self._config.eos_ids, params.stop_ids, params.ignore_eos, params.stop_matcher)
+        request = make_request(
+            request_id,
+            prompt,
+            key=key,
+            sampling=params.sampling,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            now=self._clock(),
+        )
+        self._engine.submit(request)
+
+    def _report(self, event: Event) -> None:
+        """Pass an event on; a finished turn settles its session first."""
+        self._outbox.append(event)
+        if isinstance(event, FinishedEvent):
+            session = self._turns.pop(event.request_id, None)
+            if session is not None:
+                self._settle(session, event)
+
+    def _settle(self, session: _Session, event: FinishedEvent) -> None:
+        turn = session.turn
+        law(turn is not None and turn.request_id == event.request_id, "%s ends a turn of another", event.request_id)
+        if turn is None:
+            return
+        if event.reason is FinishReason.ABORT:
+            session.history.abort(turn.claim)
+            self._move(session, TurnEvent.ABORT)
+        else:
+            session.history.commit(turn.claim, event.output_ids)
+            self._move(session, TurnEvent.FINISH)
+        session.turn = None
+        if session.state is SessionState.CLOSED:
+            self._outbox.append(self._closed(session, is_expired=False))
+        else:
+            session.idle_since = self._clock()
+            self._idle[session.session_id] = session
+
+    def _expire(self) -> None:
+        timeout = self._config.idle_timeout_s
+        if timeout is None:
+            return
+        now = self._clock()
+        while self._idle:
+            session = next(iter(self._idle.values()))
+            if session.idle_since + timeout > now:
+                return
+            self._move(session, TurnEvent.EXPIRE)
+            self._outbox.append(self._closed(session, is_expired=True))
+
+    def _closed(self, session: _Session, *, is_expired: bool) -> SessionClosed:
+        freed = self._remove(session)
+        history = session.history
+        return SessionClosed(session.session_id, is_expired, freed, history.settled_len, len(history.turns))
+
+    def _remove(self, session: _Session) -> int:
+        """A session in state CLOSED leaves; returns the pages its slot owned."""
+        law(session.state is SessionState.CLOSED, "session %s leaves while %s", session.session_id, session.state)
+        del self._sessions[session.session_id]
+        self._idle.pop(session.session_id, None)
+        return self._slots.release_session(session.session_id)
