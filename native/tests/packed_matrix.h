@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -14,6 +15,21 @@ inline double half_value(uint16_t half) {
     const double magnitude = std::ldexp(1024.0 + (half & 0x3ff), (half >> 10 & 31) - 25);
     return half & 0x8000 ? -magnitude : magnitude;
 }
+
+// Vectors whose memory starts at a cache line, as packed.py promises of every array.
+template <class T>
+struct LineAllocator {
+    using value_type = T;
+    LineAllocator() = default;
+    template <class U>
+    LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})); }
+    void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t{64}); }
+    bool operator==(const LineAllocator&) const { return true; }
+};
+
+template <class T>
+using LineVector = std::vector<T, LineAllocator<T>>;
 
 // A matrix in the layout of packed.py, filled with random quants and scales; padding rows hold what real ones could.
 class PackedMatrix {
@@ -66,9 +82,9 @@ public:
     Matrix matrix;
 
 private:
-    std::vector<float> values_;
-    std::vector<uint8_t> quants_;
-    std::vector<uint16_t> scales_, mins_;
+    LineVector<float> values_;
+    LineVector<uint8_t> quants_;
+    LineVector<uint16_t> scales_, mins_;
 };
 
 // Memory for activations; values are random, the quantised form is for a kernel to fill.
@@ -103,10 +119,10 @@ public:
     Activations view;
 
 private:
-    std::vector<float> values_;
-    std::vector<int8_t> quants_;
-    std::vector<float> scales_, sums_;
-    std::vector<int32_t> isums_;
+    LineVector<float> values_;
+    LineVector<int8_t> quants_;
+    LineVector<float> scales_, sums_;
+    LineVector<int32_t> isums_;
 };
 
 }  // namespace sojourn::test
