@@ -36,6 +36,7 @@ class TextConfig:
     """`special_tokens` are the texts templates may name: (("bos_token", "<s>"), ...).
 
     `strip_leading_space`: encoding puts a space before the text, decoding takes it away again.
+    `shown_ids`: special where text is parsed, yet text where it is read.
     """
 
     pieces: PieceStyle
@@ -45,6 +46,7 @@ class TextConfig:
     strip_leading_space: bool = False
     chat_template: str | None = None
     special_tokens: tuple[tuple[str, str], ...] = ()
+    shown_ids: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False, indent=1)
@@ -62,6 +64,7 @@ class TextConfig:
                 strip_leading_space=bool(raw["strip_leading_space"]),
                 chat_template=None if raw["chat_template"] is None else str(raw["chat_template"]),
                 special_tokens=tuple((str(name), str(token)) for name, token in raw["special_tokens"]),
+                shown_ids=tuple(int(i) for i in raw["shown_ids"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"text config cannot be read: {type(error).__name__}: {error}") from error

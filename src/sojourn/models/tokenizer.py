@@ -3,15 +3,17 @@
 Owns the meaning of a piece: which bytes a token stands for. Knows no model file, no chat and no request.
 """
 
+import re
 import threading
 from collections.abc import Iterable
 
 import tokenizers
 
-from sojourn.core.errors import ModelError
+from sojourn.core.errors import ClientError, ModelError
 from sojourn.models.text_config import PieceStyle, TextConfig
 
 SPACE_MARK = "\u2581"
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -37,7 +39,7 @@ class Tokenizer:
         self.config = config
         added = self._inner.get_added_tokens_decoder()
         self._literal: dict[int, bytes] = {i: token.content.encode() for i, token in added.items()}
-        self._special = frozenset(i for i, token in added.items() if token.special)
+        self._special = frozenset(i for i, token in added.items() if token.special) - frozenset(config.shown_ids)
         self._vocab_size = 1 + max([self._inner.get_vocab_size(with_added_tokens=False) - 1, *added])
         self._pieces: dict[int, bytes] = {}
         self._encoding = threading.Lock()  # whether special tokens are parsed is a switch of the shared library object
@@ -48,8 +50,11 @@ class Tokenizer:
         return self._vocab_size
 
     def encode(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        """Ids of `text`. `add_bos` puts BOS first if the model has one; control tokens in the text become their ids only
-        with `parse_special`, and plain text without it."""
+        """Ids of `text`. `add_bos` puts BOS first if the model has one. Without `parse_special` the name of a control
+        token is text like any other. Raises ClientError for a lone surrogate."""
+        lone = LONE_SURROGATE.search(text)
+        if lone is not None:
+            raise ClientError(f"text is not valid Unicode: lone surrogate at character {lone.start()}")
         with self._encoding:
             self._inner.encode_special_tokens = not parse_special
             ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids

@@ -4,16 +4,19 @@ Two kinds: "gpt2" (byte-level BPE with merges in the file) and "llama" (Sentence
 the scores). Knows GGUF's keys as decoded Python values, not how they are stored.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from sojourn.core.errors import ModelError
-from sojourn.models.text_config import PieceStyle, TextConfig, end_of_turn_ids
-from sojourn.models.tokenizer import SPACE_MARK
-from sojourn.models.tokenizer_pre import word_cut
+from sojourn.models.text_config import END_OF_TURN_TOKENS, PieceStyle, TextConfig, end_of_turn_ids
+from sojourn.models.tokenizer import BYTE_OF_CHARACTER, SPACE_MARK
+from sojourn.models.tokenizer_pre import WordCut, word_cut
+
+STRIKE_END = "</s>"
 
 
 class TokenType(IntEnum):
@@ -35,7 +38,7 @@ class Vocabulary:
 
 
 def tokenizer_from_gguf(fields: Mapping[str, object]) -> tuple[str, TextConfig]:
-    """(tokenizer.json, text config) from decoded metadata. Raises ModelError naming the key that is missing or unknown."""
+    """(tokenizer.json, text config) of decoded metadata. Raises ModelError naming the key that is missing or wrong."""
     kind = _text(fields, "tokenizer.ggml.model")
     if kind is None:
         raise ModelError(
@@ -75,6 +78,15 @@ def merges_from_scores(tokens: Sequence[str], scores: Sequence[float], ids: Mapp
     return [(left, right) for _, _, _, left, right in sorted(pairs())]
 
 
+def cut_words(cut: WordCut, ids: Container[str]) -> pre_tokenizers.Sequence:
+    """The cut, then bytes as characters. A byte the vocabulary lacks (SmolLM2: some control characters) has no id and
+    is lost; it still keeps its neighbours from merging."""
+    lacking = "".join(re.escape(character) for character in BYTE_OF_CHARACTER if character not in ids)
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]
+    drop = [pre_tokenizers.Split(Regex(f"[{lacking}]"), "removed")] if lacking else []
+    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), *drop])
+
+
 def _byte_level(fields: Mapping[str, object], vocabulary: Vocabulary) -> Tokenizer:
     raw = fields.get("tokenizer.ggml.merges")
     if not isinstance(raw, (list, tuple)):
@@ -89,10 +101,7 @@ def _byte_level(fields: Mapping[str, object], vocabulary: Vocabulary) -> Tokeniz
         merges.append((left, right))
     cut = word_cut(_text(fields, "tokenizer.ggml.pre") or "default")
     tokenizer = Tokenizer(models.BPE(dict(vocabulary.ids), merges, ignore_merges=cut.whole_words))
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    tokenizer.pre_tokenizer = cut_words(cut, vocabulary.ids)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
@@ -122,11 +131,24 @@ def _sentencepiece(fields: Mapping[str, object], vocabulary: Vocabulary, space_p
 
 def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     """Control tokens are found in text only when special tokens are parsed, user-defined ones always."""
-    control = (TokenType.CONTROL, TokenType.UNKNOWN)
-    special = [t for t, kind in zip(vocabulary.tokens, vocabulary.types, strict=True) if kind in control]
+    special = [token for token in vocabulary.tokens if _is_control(token, vocabulary)]
     plain = [t for t, kind in zip(vocabulary.tokens, vocabulary.types, strict=True) if kind == TokenType.USER_DEFINED]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in plain])
+    tokenizer.add_tokens(
+        [AddedToken(t, special=False, normalized=False) for t in plain if not _is_control(t, vocabulary)]
+    )
+
+
+def _is_control(token: str, vocabulary: Vocabulary) -> bool:
+    """By its type, or by a name that can only be one (converters forget); </s> too, see `_shown_ids`."""
+    kind = vocabulary.types[vocabulary.ids[token]]
+    return kind in (TokenType.CONTROL, TokenType.UNKNOWN) or token in END_OF_TURN_TOKENS or token == STRIKE_END
+
+
+def _shown_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Gemma's </s> is HTML and not an end: parsed as a control token, as llama.cpp does, but shown to a reader."""
+    end = vocabulary.ids.get(STRIKE_END)
+    return (end,) if end is not None and vocabulary.types[end] == TokenType.USER_DEFINED else ()
 
 
 def _text_config(
@@ -135,7 +157,7 @@ def _text_config(
     def named(key: str) -> int | None:
         return _id(fields, f"tokenizer.ggml.{key}_token_id", vocabulary)
 
-    control = {t: i for t, i in vocabulary.ids.items() if vocabulary.types[i] == TokenType.CONTROL}
+    control = {t: i for t, i in vocabulary.ids.items() if _is_control(t, vocabulary)}
     roles = {
         "bos_token": named("bos"),
         "eos_token": named("eos"),
@@ -150,6 +172,7 @@ def _text_config(
         eos_ids=end_of_turn_ids([named("eos"), named("eot"), named("eom")], control),
         add_bos=add_bos,
         strip_leading_space=space_prefix,
+        shown_ids=_shown_ids(vocabulary),
         chat_template=_text(fields, "tokenizer.chat_template"),
         special_tokens=tuple((role, vocabulary.tokens[i]) for role, i in roles.items() if i is not None),
     )

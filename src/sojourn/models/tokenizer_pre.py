@@ -20,7 +20,7 @@ _TEKKEN_LETTERS = (
 
 @dataclass(frozen=True, slots=True)
 class WordCut:
-    """`whole_words`: a word that is in the vocabulary is that token, without merging. `adds_bos`: unless the file says."""
+    """`whole_words`: a word of the vocabulary is that token, without merging. `adds_bos`: unless the file says."""
 
     patterns: tuple[str, ...]
     whole_words: bool = False
