@@ -90,4 +90,5 @@ def _yarn(frequencies: _F64, base: float, head_dim: int, scaling: Yarn) -> _F64:
     low, high = max(low, 0), min(high, head_dim - 1)
     span = high - low if high != low else 0.001
     interpolated = np.clip((np.arange(head_dim // 2) - low) / span, 0.0, 1.0)
-    return frequencies / scaling.factor * interpolated + frequencies * (1 - interpolated)
+    blended: _F64 = frequencies / scaling.factor * interpolated + frequencies * (1 - interpolated)
+    return blended
