@@ -19,7 +19,6 @@ from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId, SeqId, StepId
 from sojourn.core.step import Sample, StepPlan, StepResult, Work
-from sojourn.pages.holding import HoldingBook
 from sojourn.scheduler.budget import TokenBudget
 from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Request, RequestState
@@ -80,10 +79,8 @@ class _Flight:
 class Scheduler:
     """Owns the requests that are alive, their batch places and the order among them."""
 
-    def __init__(self, cache: PrefixCache, book: HoldingBook, config: SchedulerConfig, clock: Clock) -> None:
-        """`book` is asked for page table edits only, which are passed on unread."""
+    def __init__(self, cache: PrefixCache, config: SchedulerConfig, clock: Clock) -> None:
         self._cache = cache
-        self._book = book
         self._config = config
         self._clock = clock
         self._requests: dict[RequestId, Request] = {}
@@ -228,10 +225,10 @@ class Scheduler:
         start, end = request.num_launched, request.num_launched + tokens
         request.num_launched = end
         flight.launched.append(_Launched(request, request.runs, end))
-        seq, holding = request.seq, cached.holding
-        if seq is None or holding is None:
-            raise CorruptionError(f"{request.request_id} is launched without a place or pages")
-        edits = self._book.take_edits(holding)
+        seq = request.seq
+        if seq is None:
+            raise CorruptionError(f"{request.request_id} is launched without a place")
+        edits = self._cache.take_edits(cached)
         ids = (int(cached.tokens[start]),) if tokens == 1 else tuple(cached.tokens[start:end].tolist())
         if end < cached.num_tokens:
             return Work(seq, start, ids, edits)
@@ -245,15 +242,15 @@ class Scheduler:
             return
         while self._free_seqs and (request := self._waiting.head()) is not None:
             cached = request.cached
-            match = self._cache.match_prefix(cached.key, cached.tokens[: cached.num_tokens])
-            chunk = budget.chunk(cached.num_tokens - match.prefix_len)
+            prefix_len = self._cache.match_prefix(cached.key, cached.known).prefix_len
+            chunk = budget.chunk(cached.num_tokens - prefix_len)
             if chunk == 0:
                 return
-            if not self._cache.admit(cached, match.prefix_len + chunk):
+            if not self._cache.admit(cached, prefix_len + chunk):
                 law(bool(self._running or self._flights), "%s fits an empty pool and is refused", request.request_id)
                 self._head_is_blocked = True
                 return
-            law(cached.prefix_len == match.prefix_len, "matched %d, got %d", match.prefix_len, cached.prefix_len)
+            law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._start(self._waiting.pop())
             budget.take(chunk)
             works.append(self._launch(flight, request, chunk))
