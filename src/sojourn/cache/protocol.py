@@ -1,17 +1,22 @@
 """What the scheduler may ask of a prefix cache. Every implementation and decorator speaks this, and nothing else.
 
 The cache is the only place where pages change hands. The scheduler decides who runs and how far; it names lengths in
-tokens and never a page.
+tokens and never a page. One request's life:
+
+    admit ── commit / grow / take_edits ... ── cache_unfinished_req ... ── cache_finished_req(FINISHED | ABORTED)
+      ▲                                                                       │
+      └────────────────────────── cache_finished_req(RETRACTED) ◀─────────────┘  waits, keeps its tokens, comes back
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from sojourn.core.ids import RequestId
-from sojourn.core.step import TokenArray
-from sojourn.pages.holding import Holding
+from sojourn.core.ids import AccountId, RequestId, StepId
+from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.pages.holding import Holding, HoldingBook
+from sojourn.pages.ledger import PageArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,12 @@ class CacheRequest:
     tokens: TokenArray
     num_tokens: int
     holding: Holding | None = field(default=None, repr=False)
-    prefix_len: int = 0  # tokens whose KV was found at admission
+    prefix_len: int = 0  # tokens whose KV was found at admission; the first step's Work starts here
+
+    @property
+    def known(self) -> TokenArray:
+        """The valid tokens: a view."""
+        return self.tokens[: self.num_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,9 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """Pages per account class of one pool; they add up to `total`."""
+    """Pages per account class of one pool; free .. idle add up to `total`."""
 
+    pool: Pool
     free: int
     fenced: int
     reserved: int
@@ -75,51 +86,119 @@ class CacheStatistics:
     evictable: int  # of `tree` and `idle`: what a request could get without retraction
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheAudit:
+    """What a cache says it owns and lends, recounted from its own structures."""
+
+    account: AccountId | None  # the tree's; None: it owns nothing
+    pages: tuple[PageArray, ...]  # per pool, every page of that account
+    leases: int  # receipts not yet taken back
+
+
 class PrefixCache(Protocol):
+    @property
+    def book(self) -> HoldingBook:
+        """The ledgers and the holdings, for audits and for `take_edits`."""
+        ...
+
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
-        """Pure: changes nothing, not even the LRU order. At most len(tokens) - 1."""
+        """Pure: changes nothing, not even the LRU order. At most len(tokens) - 1. `tokens` holds valid tokens only."""
         ...
 
     def admit(self, request: CacheRequest, length: int) -> bool:
-        """Give `request` a holding on its longest reusable prefix, grown to at least `length` tokens in both pools.
+        """Give `request` a holding on its longest reusable prefix, grown to at least `length` tokens in every pool.
 
-        True: holding and prefix_len are set. False: pages are short and nothing changed. Evicts and demotes as needed.
+        True: holding and prefix_len are set; prefix_len <= num_tokens - 1. False: pages are short now; try again after
+        the next step retires, or retract. The request is unchanged. Evicts and demotes only if that will cover the
+        need; with a step in flight what was evicted waits behind the fence, and the retry finds it free.
         """
         ...
 
     def grow(self, request: CacheRequest, length: int) -> bool:
-        """Allocate up to `length` tokens, evicting and demoting as needed. False: pages are short, nothing changed."""
+        """Own places up to `length` tokens, evicting and demoting as needed. Call it for every step of a request.
+
+        First slides the window behind what no later token and no abort can need. False: as for `admit`.
+        """
         ...
 
     def commit(self, request: CacheRequest, length: int) -> None:
-        """KV of [.., length) is final. Slides the window behind what no later token and no abort can need."""
+        """KV of [kv_committed_len, length) is final: computed, and accepted if it was a draft."""
+        ...
+
+    def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
+        """Page-table entries that changed since the last call; all live ones after an admission."""
         ...
 
     def cache_unfinished_req(self, request: CacheRequest) -> None:
-        """Publish the committed whole pages of a running request, where its kind publishes before the end."""
+        """Publish a running request's committed whole prompt pages, where its kind publishes before the end.
+
+        Worth calling once, when the prompt is computed.
+        """
         ...
 
     def cache_finished_req(self, request: CacheRequest, outcome: Outcome) -> None:
-        """The request no longer runs: trim, publish, keep or give back, by outcome. Its holding is gone for the caller.
+        """The request no longer runs: trim, publish, keep or give back, by outcome.
 
-        Also called (FINISHED, ABORTED) for a request that waits, with `holding` None: never admitted, or retracted.
+        Afterwards `request.holding` is None and, when FINISHED, `num_tokens` is cut to `num_prompt + finished_len`. Legal
+        for a request that has no holding (never admitted, or retracted) when ABORTED. A RETRACTED request may be admitted
+        again with all its tokens.
         """
         ...
 
     def capacity(self, length: int, chunk: int) -> str | None:
-        """None if a request of `length` tokens fits an empty pool; else a sentence with its need and the pool's size."""
+        """None if a request of `length` tokens fits empty pools; else a sentence with its need and the pool's size."""
         ...
 
-    def launch(self, step: int) -> None:
-        """A step that may read pages is in flight; releases are fenced until it retires."""
+    def launch(self, step: StepId) -> None:
+        """A step that may read pages is in flight; releases are fenced until it retires. Steps retire in launch order."""
         ...
 
-    def retire(self, step: int) -> None: ...
+    def retire(self, step: StepId) -> None: ...
 
     def flush(self) -> None:
         """Drop every page nobody runs on. What clients see of their conversations lives on."""
         ...
 
+    def statistics(self) -> tuple[CacheStatistics, ...]:
+        """One per pool."""
+        ...
+
     def idle_holdings(self) -> Iterable[Holding]:
         """Every holding kept that no request runs on. For the audit."""
+        ...
+
+    def audit(self) -> CacheAudit:
+        """Check the cache's own structures and say what it owns and lends. Changes nothing; O(pages)."""
+        ...
+
+
+class InnerCache(PrefixCache, Protocol):
+    """What a decorator may ask besides. Pages per pool are tuples indexed by Pool."""
+
+    def could_admit(self, request: CacheRequest, length: int, returning: Collection[Holding]) -> bool:
+        """Whether `admit` would be covered, at once or after the fence, were the `returning` holdings given up."""
+        ...
+
+    def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
+        """Whether `pages[pool]` pages of each pool could be free, likewise."""
+        ...
+
+    def make_room(self, pages: tuple[int, ...]) -> bool:
+        """Evict unleased pages until `pages[pool]` are free in each pool. False: not yet; see `admit`."""
+        ...
+
+    def slide(self, holding: Holding, settled: int) -> None:
+        """Let the window pool go behind `settled` and behind the committed window; lends no more than is read."""
+        ...
+
+    def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:
+        """Hand the committed whole pages below `length` to the tree; the holding goes on as a borrower."""
+        ...
+
+    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
+        """Hand over every committed whole page, take the lease back, close: retraction and demotion."""
+        ...
+
+    def drop(self, holding: Holding) -> None:
+        """Take the lease back and close; what was own is free."""
         ...

@@ -1,0 +1,111 @@
+"""No sharing: every request computes its own KV and gives it all back. The protocol at its smallest."""
+
+from collections.abc import Collection, Iterable
+from typing import assert_never
+
+from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
+from sojourn.cache.release import holding_of, trim_overshoot
+from sojourn.cache.statistics import count_pages
+from sojourn.core.errors import law
+from sojourn.core.ids import StepId
+from sojourn.core.step import TableEdit, TokenArray
+from sojourn.pages.holding import Holding, HoldingBook
+from sojourn.pages.sizing import misfit
+
+
+class NoneCache:
+    """An InnerCache that owns no page and lends none."""
+
+    def __init__(self, book: HoldingBook) -> None:
+        self.book = book
+
+    def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
+        return PrefixMatch(0)
+
+    def admit(self, request: CacheRequest, length: int) -> bool:
+        law(request.holding is None, "%s is admitted twice", request.request_id)
+        if not self.make_room((self.book.layout.pages_for(length),) * len(self.book.ledgers)):
+            return False
+        holding = self.book.open(request.request_id, None)
+        self.book.grow(holding, length)
+        request.holding, request.prefix_len = holding, 0
+        return True
+
+    def grow(self, request: CacheRequest, length: int) -> bool:
+        holding = holding_of(request)
+        self.slide(holding, 0)
+        if not self.make_room(self.book.pages_wanted(holding, length)):
+            return False
+        self.book.grow(holding, length)
+        return True
+
+    def commit(self, request: CacheRequest, length: int) -> None:
+        self.book.commit(holding_of(request), length)
+
+    def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
+        return self.book.take_edits(holding_of(request))
+
+    def cache_unfinished_req(self, request: CacheRequest) -> None:
+        pass
+
+    def cache_finished_req(self, request: CacheRequest, outcome: Outcome) -> None:
+        holding, request.holding = request.holding, None
+        match outcome.verdict:
+            case Verdict.FINISHED:
+                trim_overshoot(request, outcome.finished_len)
+            case Verdict.ABORTED | Verdict.RETRACTED:
+                pass
+            case other:
+                assert_never(other)
+        if holding is not None:
+            self.drop(holding)
+
+    def capacity(self, length: int, chunk: int) -> str | None:
+        return misfit(self.book.layout, [ledger.num_pages for ledger in self.book.ledgers], length, chunk)
+
+    def launch(self, step: StepId) -> None:
+        for ledger in self.book.ledgers:
+            ledger.launch(step)
+
+    def retire(self, step: StepId) -> None:
+        for ledger in self.book.ledgers:
+            ledger.retire(step)
+
+    def flush(self) -> None:
+        pass
+
+    def statistics(self) -> tuple[CacheStatistics, ...]:
+        return count_pages(self.book, None, (0, 0))
+
+    def idle_holdings(self) -> Iterable[Holding]:
+        return ()
+
+    def audit(self) -> CacheAudit:
+        return CacheAudit(None, (), 0)
+
+    # -- for decorators
+    def could_admit(self, request: CacheRequest, length: int, returning: Collection[Holding]) -> bool:
+        return self.could_obtain((self.book.layout.pages_for(length),) * len(self.book.ledgers), returning)
+
+    def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
+        given = self.book.pages_own(returning)
+        return all(
+            ledger.num_free + ledger.num_fenced + own >= wanted
+            for ledger, own, wanted in zip(self.book.ledgers, given, pages, strict=True)
+        )
+
+    def make_room(self, pages: tuple[int, ...]) -> bool:
+        return self.book.has_free(pages)
+
+    def slide(self, holding: Holding, settled: int) -> None:
+        self.book.slide(holding, settled)
+
+    def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:
+        pass
+
+    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
+        self.drop(holding)
+
+    def drop(self, holding: Holding) -> None:
+        lease = self.book.close(holding)
+        law(lease is None, "a lease nobody lent: %s", lease)

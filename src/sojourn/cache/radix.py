@@ -1,0 +1,253 @@
+"""The prefix cache over a radix tree: it owns the pages it publishes and lends them under a lease.
+
+Moves pages between holdings, the tree and the free list; the tree (cache/tree.py) keeps shape and leases. Knows nothing of
+scheduling, and nothing that outlives a request except the tree.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
+from sojourn.cache.recount import recount
+from sojourn.cache.release import holding_of, trim_overshoot
+from sojourn.cache.statistics import count_pages
+from sojourn.cache.tree import NO_MATCH, Lease, Match, Node, Tree
+from sojourn.core.errors import law
+from sojourn.core.ids import NULL_PAGE, StepId
+from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.pages.holding import Holding, HoldingBook
+from sojourn.pages.ledger import PageArray, PageLedger
+from sojourn.pages.sizing import misfit
+
+
+@dataclass(frozen=True, slots=True)
+class RadixStatistics:
+    num_nodes: int
+    num_leases: int
+    full_pages_evicted: int
+    swa_pages_evicted: int
+
+
+class RadixCache:
+    """An InnerCache. Plain requests publish their prompt when it is computed and everything when they finish."""
+
+    def __init__(self, book: HoldingBook) -> None:
+        self.book = book
+        self.tree = Tree(book.layout)
+        self.account = book.accounts.open("tree")
+        self._full_evicted = 0
+        self._swa_evicted = 0
+
+    def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
+        length = self._match(key, tokens).num_pages * self.book.layout.page_size
+        return PrefixMatch(length, "prefix" if length else "none")
+
+    def admit(self, request: CacheRequest, length: int) -> bool:
+        law(request.holding is None, "%s is admitted twice", request.request_id)
+        match = self._match(request.key, request.known)
+        wanted = self._wanted(match, length)
+        if not self._could_obtain(wanted, (), match):
+            return False
+        pages = self.tree.pages_of(match)  # before evictions reshape the path
+        lease = self.tree.lend(request.key.namespace, match)
+        if not self.make_room(wanted):
+            self.tree.take_back(lease)
+            return False
+        holding = self.book.open(request.request_id, lease, pages)
+        self.book.grow(holding, length)
+        request.holding, request.prefix_len = holding, holding.cache_protected_len
+        return True
+
+    def grow(self, request: CacheRequest, length: int) -> bool:
+        holding = holding_of(request)
+        self.slide(holding, 0)
+        if not self.make_room(self.book.pages_wanted(holding, length)):
+            return False
+        self.book.grow(holding, length)
+        return True
+
+    def commit(self, request: CacheRequest, length: int) -> None:
+        self.book.commit(holding_of(request), length)
+
+    def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
+        return self.book.take_edits(holding_of(request))
+
+    def cache_unfinished_req(self, request: CacheRequest) -> None:
+        """Output may still be trimmed, so only the prompt is offered before the end."""
+        self.publish(request.key, holding_of(request), request.known, request.num_prompt)
+
+    def cache_finished_req(self, request: CacheRequest, outcome: Outcome) -> None:
+        holding, request.holding = request.holding, None
+        match outcome.verdict:
+            case Verdict.FINISHED:
+                target = trim_overshoot(request, outcome.finished_len)
+                if holding is not None:
+                    self.publish(request.key, holding, request.known, target)
+                    self.drop(holding)
+            case Verdict.RETRACTED:
+                if holding is not None:
+                    self.absorb(request.key, holding, request.known)
+            case Verdict.ABORTED:
+                if holding is not None:
+                    self.drop(holding)
+            case other:
+                assert_never(other)
+
+    def capacity(self, length: int, chunk: int) -> str | None:
+        return misfit(self.book.layout, [ledger.num_pages for ledger in self.book.ledgers], length, chunk)
+
+    def launch(self, step: StepId) -> None:
+        for ledger in self.book.ledgers:
+            ledger.launch(step)
+
+    def retire(self, step: StepId) -> None:
+        for ledger in self.book.ledgers:
+            ledger.retire(step)
+
+    def flush(self) -> None:
+        self._evict_full(self.book.ledgers[Pool.FULL].num_pages)
+
+    def statistics(self) -> tuple[CacheStatistics, ...]:
+        return count_pages(self.book, self.account, self._evictable())
+
+    def tree_statistics(self) -> RadixStatistics:
+        return RadixStatistics(self.tree.num_nodes, len(self.tree.leases), self._full_evicted, self._swa_evicted)
+
+    def idle_holdings(self) -> Iterable[Holding]:
+        return ()
+
+    # -- for decorators
+    def could_admit(self, request: CacheRequest, length: int, returning: Collection[Holding]) -> bool:
+        match = self._match(request.key, request.known)
+        return self._could_obtain(self._wanted(match, length), returning, match)
+
+    def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
+        return self._could_obtain(pages, returning, NO_MATCH)
+
+    def make_room(self, pages: tuple[int, ...]) -> bool:
+        if self.book.has_free(pages):
+            return True
+        if not self.could_obtain(pages, ()):
+            return False
+        for ledger, wanted in zip(self.book.ledgers, pages, strict=True):  # full pages first: they free window pages
+            self._evict(ledger, wanted - ledger.num_free - ledger.num_fenced)
+        return self.book.has_free(pages)
+
+    def slide(self, holding: Holding, settled: int) -> None:
+        self.book.slide(holding, settled)
+        if len(holding.lists) > 1:
+            self.tree.narrow(_lease_of(holding), holding.lists[Pool.SWA].live_from)
+
+    def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:
+        size = self.book.layout.page_size
+        first = holding.cache_protected_len // size
+        end = min(length, holding.kv_committed_len) // size
+        if end <= first:
+            return
+        lease = _lease_of(holding)
+        node, lent = self._graft(lease.node, tokens[: end * size], holding, first)
+        self.book.hand_over(holding, self.account, lent)
+        holding.lease = self.tree.lend_node(node)
+        self.tree.take_back(lease)
+
+    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
+        self.publish(key, holding, tokens, holding.kv_committed_len)
+        self.drop(holding)
+
+    def drop(self, holding: Holding) -> None:
+        lease = _lease_of(holding)
+        self.book.close(holding)
+        self.tree.take_back(lease)
+
+    # -- inside
+    def _match(self, key: CacheKey, tokens: TokenArray) -> Match:
+        return self.tree.match(key.namespace, tokens, max(0, len(tokens) - 1) // self.book.layout.page_size)
+
+    def _wanted(self, match: Match, length: int) -> tuple[int, ...]:
+        return (max(0, self.book.layout.pages_for(length) - match.num_pages),) * len(self.book.ledgers)
+
+    def _could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding], match: Match) -> bool:
+        """Whether the need is covered once the match is lent: exact, and cheap unless it takes what idles."""
+        evictable = self._evictable()
+        if returning:
+            kept = self.tree.leases.difference(_lease_of(holding) for holding in returning)
+            tree = (ledger.balance(self.account) for ledger in self.book.ledgers)
+            own = self.book.pages_own(returning)
+            pinned = self.tree.pinned_by(kept, match)
+            evictable = tuple(t - p + o for t, p, o in zip(tree, pinned, own, strict=True))
+        elif match.num_pages:
+            evictable = tuple(e - u for e, u in zip(evictable, self.tree.unguarded_pages(match), strict=True))
+        return all(
+            ledger.num_free + ledger.num_fenced + more >= wanted
+            for ledger, more, wanted in zip(self.book.ledgers, evictable, pages, strict=True)
+        )
+
+    def _evictable(self) -> tuple[int, ...]:
+        full = self.book.ledgers[Pool.FULL].balance(self.account) - self.tree.num_guarded_pages
+        return (full, self.tree.num_swa_pages - self.tree.num_swa_leased)[: len(self.book.ledgers)]
+
+    def _graft(self, node: Node, tokens: TokenArray, holding: Holding, first: int) -> tuple[Node, list[PageArray]]:
+        """Walk and extend the tree along `tokens` from page `first`; the node that ends there, and the twins found."""
+        tree, size = self.tree, self.book.layout.page_size
+        end = len(tokens) // size
+        lent = [np.zeros(end - first, dtype=np.int32) for _ in holding.lists]
+        at = first
+        while at < end:
+            child = node.children.get(tree.key(tokens, at))
+            if child is None:
+                own = [pages.pages[at:end].copy() for pages in holding.lists]
+                swa = own[Pool.SWA] if len(own) > 1 else own[Pool.FULL][:0]
+                return tree.add_leaf(node, tokens[at * size :].copy(), own[Pool.FULL], swa), lent
+            child = tree.split_at(child, tree.common_pages(child, tokens, at, end))
+            part = slice(at - first, child.end - first)
+            lent[Pool.FULL][part] = child.full
+            if len(lent) > 1:
+                lent[Pool.SWA][part] = child.swa
+                tree.fill(child, 0, holding.lists[Pool.SWA].pages[at : child.end])
+            node, at = child, child.end
+        return node, lent
+
+    def _evict(self, ledger: PageLedger, count: int) -> None:
+        if ledger.pool is Pool.FULL:
+            self._evict_full(count)
+        else:
+            self._evict_swa(count)
+
+    def _evict_full(self, count: int) -> None:
+        """Free `count` full pages from unleased leaves, tail first, with the window pages behind them."""
+        tree = self.tree
+        while count > 0:
+            leaf = tree.leaf_queue.pop()
+            if leaf is None:
+                return
+            taken = tree.trim_leaf(leaf, min(count, leaf.num_pages))
+            for ledger, pages in zip(self.book.ledgers, taken, strict=True):
+                ledger.release(pages, self.account)
+            count -= len(taken[Pool.FULL])
+            self._full_evicted += len(taken[Pool.FULL])
+
+    def _evict_swa(self, count: int) -> None:
+        """Free `count` unleased window pages, oldest first, leaving tombstones."""
+        while count > 0:
+            node = self.tree.swa_queue.pop()
+            if node is None:
+                return
+            bare = np.flatnonzero((node.swa != NULL_PAGE) & (node.swa_leases == 0))[:count]
+            pages = self.tree.bury(node, bare)
+            self.book.ledgers[Pool.SWA].release(pages, self.account)
+            self.tree.swa_queue.push(node)
+            count -= len(pages)
+            self._swa_evicted += len(pages)
+
+    def audit(self) -> CacheAudit:
+        """Recount the tree and compare with its running counts."""
+        return CacheAudit(self.account, recount(self.tree), len(self.tree.leases))
+
+
+def _lease_of(holding: Holding) -> Lease:
+    lease = holding.lease
+    assert isinstance(lease, Lease)
+    return lease

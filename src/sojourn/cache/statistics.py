@@ -1,0 +1,26 @@
+"""Counting one pool's pages by class of account: the identity every report and metric is made from."""
+
+from sojourn.cache.protocol import CacheStatistics
+from sojourn.core.ids import AccountId
+from sojourn.pages.accounts import RESERVED
+from sojourn.pages.holding import HoldingBook, HoldingState
+
+
+def count_pages(book: HoldingBook, tree: AccountId | None, evictable: tuple[int, ...]) -> tuple[CacheStatistics, ...]:
+    """Each class is counted from its own side: the ledger's balances, and what the open holdings list as their own."""
+    live = book.pages_own(h for h in book.holdings.values() if h.state is HoldingState.LIVE)
+    idle = book.pages_own(h for h in book.holdings.values() if h.state is HoldingState.IDLE)
+    return tuple(
+        CacheStatistics(
+            ledger.pool,
+            free=ledger.num_free,
+            fenced=ledger.num_fenced,
+            reserved=ledger.balance(RESERVED),
+            tree=0 if tree is None else ledger.balance(tree),
+            running=live[ledger.pool],
+            idle=idle[ledger.pool],
+            total=ledger.num_pages,
+            evictable=evictable[ledger.pool],
+        )
+        for ledger in book.ledgers
+    )

@@ -1,0 +1,399 @@
+"""The radix tree's shape: nodes of several whole pages, split and merged; matching; leases and what they protect.
+
+    root of a namespace ── [system prompt] ─┬─ [turn 1][turn 2] ◀─ lease
+                                            └─ [turn 1']                 (a leaf without lease: may be evicted)
+
+A node's edge is its pages' tokens; children are found by the tokens of their first page. A lease is counted on its
+node only, at that node's end: a node with children is never evicted, so what is above needs no count. Splitting keeps
+the lower half's identity and merging the child's, so a lease's node stays its node.
+
+Whether a lease lies somewhere below (`is_guarded`) is kept up by walks that end at the first node already guarded. Window
+pages are lent one by one: a lease counts those behind its end that its holder may read.
+
+Knows tokens and page numbers; moves no page (cache/radix.py does) and knows no requests.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.cache.evict import NodeQueue
+from sojourn.core.errors import law
+from sojourn.core.ids import NULL_PAGE
+from sojourn.core.step import TokenArray
+from sojourn.pages.ledger import PageArray
+from sojourn.pages.sizing import PoolLayout
+
+NO_PAGES: PageArray = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Node:
+    """Whole pages `[end - num_pages, end)` of one run of tokens. `swa` has nulls where the window pool let go."""
+
+    edge: TokenArray
+    full: PageArray
+    swa: PageArray  # parallel to `full`; empty when no layer slides
+    swa_leases: NDArray[np.int32]  # parallel to `swa`: leases that cover the page
+    parent: "Node | None"
+    end: int  # pages from the root to this node's end
+    num_leases: int = 0
+    num_guarded_children: int = 0
+    last_used: int = 0
+    is_attached: bool = True
+    children: dict[bytes, "Node"] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Node(pages {self.start}..{self.end}, {self.num_leases} leases, {len(self.children)} children)"
+
+    @property
+    def num_pages(self) -> int:
+        return len(self.full)
+
+    @property
+    def start(self) -> int:
+        return self.end - len(self.full)
+
+    @property
+    def is_guarded(self) -> bool:
+        """A lease lies here or below: these full pages must stay."""
+        return self.num_leases > 0 or self.num_guarded_children > 0
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A receipt for the pages up to the end of `node`, and the window pages from `window_from` (an index) on."""
+
+    node: Node
+    window_from: int
+    is_returned: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """A point of the tree: `num_pages` pages along `path`, the last node perhaps not to its end."""
+
+    path: tuple[Node, ...]
+    num_pages: int
+
+
+NO_MATCH = Match((), 0)
+
+
+class Tree:
+    """Shape and leases of one cache. `swa_queue` and `leaf_queue` order what may be evicted, least recently used first."""
+
+    def __init__(self, layout: PoolLayout) -> None:
+        self.layout = layout
+        self.roots: dict[str, Node] = {}
+        self.leases: set[Lease] = set()
+        self.num_nodes = 0
+        self.num_guarded_pages = 0  # full pages a lease protects
+        self.num_swa_pages = 0
+        self.num_swa_leased = 0  # of them, covered by a lease
+        self.leaf_queue = NodeQueue[Node](_may_lose_tail)
+        self.swa_queue = NodeQueue[Node](_may_lose_window)
+        self._tick = 0
+
+    # -- matching: pure
+    def match(self, namespace: str, tokens: TokenArray, pages_max: int) -> Match:
+        """The longest run of whole pages, at most `pages_max`, behind which the window is live."""
+        root = self.roots.get(namespace)
+        if root is None:
+            return NO_MATCH
+        path: list[Node] = []
+        node, at = root, 0
+        while at < pages_max:
+            child = node.children.get(self.key(tokens, at))
+            if child is None:
+                break
+            same = self.common_pages(child, tokens, at, pages_max)
+            path.append(child)
+            node, at = child, at + same
+            if same < child.num_pages:
+                break
+        if self.layout.window:
+            at = self._legal_point(path, at)
+            while path and path[-1].start >= at:
+                path.pop()
+        return Match(tuple(path), at)
+
+    def key(self, tokens: TokenArray, at: int) -> bytes:
+        size = self.layout.page_size
+        return tokens[at * size : (at + 1) * size].tobytes()
+
+    def common_pages(self, child: Node, tokens: TokenArray, at: int, end: int) -> int:
+        """Pages of `child`'s edge equal to the tokens from page `at` on, below page `end`."""
+        size = self.layout.page_size
+        count = min(child.num_pages, end - at)
+        differs = child.edge[: count * size] != tokens[at * size : (at + count) * size]
+        first = int(differs.argmax())
+        return first // size if differs[first] else count
+
+    def _legal_point(self, path: list[Node], at: int) -> int:
+        """The largest point up to `at` whose window is live."""
+        swa = np.concatenate([node.swa for node in path] or [NO_PAGES])[:at]
+        ends = np.arange(1, at + 1)
+        dead_below = np.maximum.accumulate(np.where(swa == NULL_PAGE, ends, 0))
+        size = self.layout.page_size
+        needed = np.maximum(0, ends * size - (self.layout.window - 1)) // size
+        legal = np.flatnonzero(dead_below <= needed)
+        return int(legal[-1]) + 1 if len(legal) else 0
+
+    def pages_of(self, match: Match) -> tuple[PageArray, ...]:
+        """The match's pages per pool; window pages only where the lease will cover them."""
+        full = np.concatenate([node.full for node in match.path] or [NO_PAGES])[: match.num_pages]
+        if not self.layout.window:
+            return (full,)
+        swa = np.concatenate([node.swa for node in match.path] or [NO_PAGES])[: match.num_pages]
+        swa[: self._window_first(match.num_pages)] = NULL_PAGE
+        return full, swa
+
+    def unguarded_pages(self, match: Match) -> tuple[int, ...]:
+        """Pages of the match per pool that could be evicted now and could not once it is lent."""
+        full = sum(min(n.end, match.num_pages) - n.start for n in match.path if not n.is_guarded)
+        if not self.layout.window:
+            return (full,)
+        first, swa = self._window_first(match.num_pages), 0
+        for node in reversed(match.path):
+            if node.end <= first:
+                break
+            part = slice(max(first - node.start, 0), match.num_pages - node.start)
+            swa += int(np.count_nonzero((node.swa[part] != NULL_PAGE) & (node.swa_leases[part] == 0)))
+        return full, swa
+
+    # -- leases
+    def lend(self, namespace: str, match: Match) -> Lease:
+        """Protect the match until the lease is taken back. Splits its last node if it ends inside."""
+        node = match.path[-1] if match.path else self._root(namespace)
+        if node.end > match.num_pages:
+            node = self._split(node, match.num_pages - node.start)
+        return self.lend_node(node)
+
+    def lend_node(self, node: Node) -> Lease:
+        lease = Lease(node, self._window_first(node.end) if self.layout.window else node.end)
+        guarded = node.is_guarded
+        node.num_leases += 1
+        if not guarded:
+            self._guard(node)
+        self._cover(lease, lease.window_from, node.end, +1)
+        self.leases.add(lease)
+        self.touch(node)
+        return lease
+
+    def take_back(self, lease: Lease) -> None:
+        """The only way a lease ends; the node is the one it was lent on, wherever splits and merges moved it."""
+        law(not lease.is_returned, "a lease on %s is taken back twice", lease.node)
+        law(lease.node.num_leases > 0 and lease.node.is_attached, "%s was not lent", lease.node)
+        lease.is_returned = True
+        self.leases.remove(lease)
+        node = lease.node
+        self._cover(lease, lease.window_from, node.end, -1)
+        node.num_leases -= 1
+        if not node.is_guarded:
+            self._unguard(node)
+        self.touch(node)
+        self.offer(node)
+        self.merge(node)
+
+    def narrow(self, lease: Lease, window_from: int) -> None:
+        """The holder reads no window page below `window_from` any more."""
+        first = min(window_from, lease.node.end)
+        if first > lease.window_from:
+            self._cover(lease, lease.window_from, first, -1)
+            lease.window_from = first
+
+    def _cover(self, lease: Lease, first: int, end: int, delta: int) -> None:
+        """Count `delta` on the window pages `[first, end)` above the lease's node. Bounded by one window."""
+        node: Node | None = lease.node
+        while node is not None and node.end > first:
+            if node.start < end:
+                part = slice(max(first - node.start, 0), min(end, node.end) - node.start)
+                counts = node.swa_leases[part]
+                edge_count = 0 if delta > 0 else 1  # counts that this change turns from bare to covered, or back
+                turning = int(np.count_nonzero((counts == edge_count) & (node.swa[part] != NULL_PAGE)))
+                counts += delta
+                self.num_swa_leased += delta * turning
+                if delta < 0 and turning:
+                    self.swa_queue.push(node)
+            node = node.parent
+
+    def _guard(self, node: Node) -> None:
+        """`node` has just become guarded; so have its ancestors up to the first that was."""
+        while True:
+            self.num_guarded_pages += node.num_pages
+            parent = node.parent
+            if parent is None:
+                return
+            guarded = parent.is_guarded
+            parent.num_guarded_children += 1
+            if guarded:
+                return
+            node = parent
+
+    def _unguard(self, node: Node) -> None:
+        while True:
+            self.num_guarded_pages -= node.num_pages
+            parent = node.parent
+            if parent is None:
+                return
+            parent.num_guarded_children -= 1
+            if parent.is_guarded:
+                return
+            node = parent
+
+    def pinned_by(self, leases: set[Lease], match: Match) -> tuple[int, ...]:
+        """Pages per pool that these leases protect, or would if `match` were lent too. Walks their paths."""
+        seen: set[Node] = set()
+        full, windows = 0, []
+        for lease in leases:
+            node: Node | None = lease.node
+            while node is not None and node not in seen:
+                seen.add(node)
+                full += node.num_pages
+                node = node.parent
+            node = lease.node
+            while node is not None and node.end > lease.window_from:
+                windows.append(node.swa[max(lease.window_from - node.start, 0) :])
+                node = node.parent
+        full += sum(min(n.end, match.num_pages) - n.start for n in match.path if n not in seen)
+        if not self.layout.window:
+            return (full,)
+        first = self._window_first(match.num_pages)
+        windows += [n.swa[max(first - n.start, 0) : match.num_pages - n.start] for n in match.path if n.end > first]
+        pages = np.unique(np.concatenate(windows or [NO_PAGES]))
+        return full, int(np.count_nonzero(pages))
+
+    # -- shape
+    def add_leaf(self, parent: Node, edge: TokenArray, full: PageArray, swa: PageArray) -> Node:
+        law(len(full) > 0, "an empty leaf under %s", parent)
+        node = Node(edge, full, swa, np.zeros(len(swa), dtype=np.int32), parent, parent.end + len(full))
+        parent.children[self.key(edge, 0)] = node
+        self.num_nodes += 1
+        self.num_swa_pages += int(np.count_nonzero(swa))
+        self.touch(node)
+        self.offer(node)
+        return node
+
+    def split_at(self, node: Node, num_pages: int) -> Node:
+        """The node whose end is `num_pages` into `node`: itself, or its new upper half."""
+        return node if num_pages == node.num_pages else self._split(node, num_pages)
+
+    def fill(self, node: Node, first: int, pages: PageArray) -> None:
+        """Tombstones of `node` from its page `first` on become live where `pages` is not null."""
+        part = slice(first, first + len(pages))
+        fresh = (node.swa[part] == NULL_PAGE) & (pages != NULL_PAGE)
+        count = int(np.count_nonzero(fresh))
+        if count:
+            node.swa[part] = np.where(fresh, pages, node.swa[part])
+            self.num_swa_pages += count
+            self.num_swa_leased += int(np.count_nonzero(fresh & (node.swa_leases[part] > 0)))
+            self.swa_queue.push(node)
+
+    def bury(self, node: Node, which: NDArray[np.intp]) -> PageArray:
+        """Tombstones at the indices `which` of `node`; returns the pages that were there."""
+        law(not node.swa_leases[which].any(), "a leased window page of %s is evicted", node)
+        pages = node.swa[which]
+        node.swa[which] = NULL_PAGE
+        self.num_swa_pages -= len(pages)
+        return pages
+
+    def trim_leaf(self, node: Node, count: int) -> tuple[PageArray, ...]:
+        """Take the last `count` pages off a leaf; returns them per pool. An emptied leaf leaves the tree."""
+        law(not node.children and not node.is_guarded and node.parent is not None, "%s is in use", node)
+        keep = node.num_pages - count
+        full, swa = node.full[keep:], node.swa[keep:]
+        self.num_swa_pages -= int(np.count_nonzero(swa))
+        if keep == 0:
+            self._detach(node)
+        else:
+            node.edge = node.edge[: keep * self.layout.page_size]
+            node.full, node.swa, node.swa_leases = node.full[:keep], node.swa[:keep], node.swa_leases[:keep]
+            node.end -= count
+            self.offer(node)
+        return (full, swa[swa != NULL_PAGE]) if self.layout.window else (full,)
+
+    def touch(self, node: Node) -> None:
+        self._tick += 1
+        node.last_used = self._tick
+
+    def offer(self, node: Node) -> None:
+        """Queue what of `node` may be evicted now."""
+        self.leaf_queue.push(node)
+        self.swa_queue.push(node)
+
+    def merge(self, parent: Node) -> None:
+        """Join a node with its only child, if nothing ends between them and the child is no shorter.
+
+        The length condition makes a long conversation a chain of few nodes at a cost that is flat per page.
+        """
+        while len(parent.children) == 1 and parent.num_leases == 0 and parent.parent is not None:
+            (child,) = parent.children.values()
+            above = parent.parent
+            if parent.num_pages > child.num_pages:
+                return
+            above.children[self.key(parent.edge, 0)] = child
+            child.edge = np.concatenate((parent.edge, child.edge))
+            child.full = np.concatenate((parent.full, child.full))
+            child.swa = np.concatenate((parent.swa, child.swa))
+            child.swa_leases = np.concatenate((parent.swa_leases, child.swa_leases))
+            child.parent = above
+            parent.is_attached = False
+            self.num_nodes -= 1
+            self.offer(child)
+            parent = above
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node with pages. For audits and flushes."""
+        stack = [child for root in self.roots.values() for child in root.children.values()]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def _split(self, node: Node, count: int) -> Node:
+        """Cut `node` after `count` pages; `node` keeps the lower part, the new upper part is returned."""
+        law(0 < count < node.num_pages and node.parent is not None, "split %s after %d pages", node, count)
+        tokens = count * self.layout.page_size
+        upper = Node(
+            node.edge[:tokens], node.full[:count], node.swa[:count], node.swa_leases[:count],
+            node.parent, node.start + count,
+            num_guarded_children=int(node.is_guarded), last_used=node.last_used,
+        )  # fmt: skip
+        assert node.parent is not None
+        node.parent.children[self.key(upper.edge, 0)] = upper
+        node.edge, node.full, node.swa = node.edge[tokens:], node.full[count:], node.swa[count:]
+        node.swa_leases, node.parent = node.swa_leases[count:], upper
+        upper.children[self.key(node.edge, 0)] = node
+        self.num_nodes += 1
+        self.offer(upper)
+        return upper
+
+    def _detach(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[self.key(node.edge, 0)]
+        node.is_attached = False
+        self.num_nodes -= 1
+        parent.last_used = max(parent.last_used, node.last_used)  # a use below was a use above
+        self.offer(parent)
+        self.merge(parent)
+
+    def _root(self, namespace: str) -> Node:
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = Node(NO_PAGES, NO_PAGES, NO_PAGES, NO_PAGES, None, 0)
+        return root
+
+    def _window_first(self, num_pages: int) -> int:
+        return self.layout.window_first_page(num_pages * self.layout.page_size)
+
+
+def _may_lose_tail(node: Node) -> bool:
+    return not node.children and not node.is_guarded and node.parent is not None
+
+
+def _may_lose_window(node: Node) -> bool:
+    return bool(((node.swa != NULL_PAGE) & (node.swa_leases == 0)).any())

@@ -1,0 +1,405 @@
+"""Keeps the KV of a session between its turns. Decorates any prefix cache; the only module that knows KV can outlive a
+request.
+
+    SessionSlot   idle, holding  ── restore_to_req ──▶  is_active, empty     the holding is the request's
+         ▲                       ◀── save_from_req ──          │
+         │                                                     │ retracted: the tree has the KV, the claim stays
+         └── idle, empty (demoted, or never run) ◀─────────────┘
+
+A holding is in one place: moved from slot to request and back, never copied, so nothing is counted twice. Knows tokens
+only as a resume point's witness; knows no clients and no text.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+import numpy as np
+
+from sojourn.cache.protocol import (
+    CacheAudit,
+    CacheKey,
+    CacheRequest,
+    CacheStatistics,
+    InnerCache,
+    Outcome,
+    PrefixMatch,
+    Verdict,
+)
+from sojourn.cache.release import holding_of, trim_overshoot
+from sojourn.core.errors import law
+from sojourn.core.ids import RequestId, StepId
+from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.pages.holding import Holding, HoldingBook, HoldingState
+
+
+@dataclass(slots=True, eq=False)
+class SessionSlot:
+    """What one session keeps between turns. `settled` counts the tokens of finished turns: where an abort returns to."""
+
+    key: CacheKey
+    settled: int = 0
+    holding: Holding | None = field(default=None, repr=False)
+    tokens: TokenArray | None = field(default=None, repr=False)  # what the holding's KV was computed for
+    claimant: RequestId | None = None  # the turn that runs, or was retracted and waits
+
+    @property
+    def is_active(self) -> bool:
+        return self.claimant is not None
+
+    def restore_to_req(self, request: CacheRequest) -> Holding:
+        """The holding moves to the request; the slot is active and holds nothing."""
+        holding, self.holding, self.tokens = self.holding, None, None
+        law(holding is not None, "%s has nothing to restore", self)
+        assert holding is not None
+        self.claimant = request.request_id
+        request.holding = holding
+        return holding
+
+    def save_from_req(self, request: CacheRequest) -> Holding:
+        """The holding moves from the request to the slot; the turn is over."""
+        law(self.claimant == request.request_id, "%s ends a turn of %s", request.request_id, self)
+        law(self.holding is None, "%s is already full", self)
+        holding, request.holding = holding_of(request), None
+        self.holding, self.tokens, self.claimant = holding, request.tokens, None
+        return holding
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatistics:
+    """Counts since the start, and of now."""
+
+    num_slots: int
+    num_active: int
+    num_idle: int  # idle with a holding
+    resumes: int
+    rematches: int  # admissions of a session without a legal point of its own
+    demotions: int
+    overshoots: int  # finishes that cut committed tokens
+
+
+class SessionAwareCache:
+    """A PrefixCache whose requests of one lineage (a session id) continue on the KV the last one left."""
+
+    def __init__(self, inner: InnerCache, *, publishes: bool = True) -> None:
+        self._inner = inner
+        self._publishes = publishes
+        self._slots: dict[Hashable, SessionSlot] = {}
+        self._idle: OrderedDict[Hashable, SessionSlot] = OrderedDict()  # with a holding, least recently used first
+        self._resumes = self._rematches = self._demotions = self._overshoots = 0
+
+    @property
+    def book(self) -> HoldingBook:
+        return self._inner.book
+
+    # -- PrefixCache
+    def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
+        slot = self._idle.get(key.lineage)
+        point = None if slot is None else self._resume_point(slot, len(tokens))
+        return self._inner.match_prefix(key, tokens) if point is None else PrefixMatch(point, "session")
+
+    def admit(self, request: CacheRequest, length: int) -> bool:
+        if request.key.lineage is None:
+            return self._admit_anew(request, length)
+        slot = self._slot_for(request)
+        if slot.holding is not None:
+            point = self._resume_point(slot, request.num_tokens)
+            if point is not None:
+                return self._resume(slot, request, point, length)
+            if not self._inner.could_admit(request, length, self._idle_holdings()):
+                return False
+            self._demote(slot)  # its KV has no legal point for this turn; the tree may have one
+        if not self._admit_anew(request, length):
+            return False
+        slot.claimant = request.request_id
+        self._rematches += 1
+        return True
+
+    def grow(self, request: CacheRequest, length: int) -> bool:
+        holding = holding_of(request)
+        self._inner.slide(holding, self._settled(request))
+        wanted = self.book.pages_wanted(holding, length)
+        if not self._make_room(wanted):
+            return False
+        self.book.grow(holding, length)
+        return True
+
+    def commit(self, request: CacheRequest, length: int) -> None:
+        self._inner.commit(request, length)
+
+    def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
+        return self._inner.take_edits(request)
+
+    def cache_unfinished_req(self, request: CacheRequest) -> None:
+        """Only a first turn publishes before its end: a later one could not be cut back below what it published."""
+        if request.key.lineage is None:
+            self._inner.cache_unfinished_req(request)
+        elif self._publishes and self._settled(request) == 0:
+            self._inner.publish(request.key, holding_of(request), request.known, request.num_prompt - 1)
+
+    def cache_finished_req(self, request: CacheRequest, outcome: Outcome) -> None:
+        if request.key.lineage is None:
+            self._inner.cache_finished_req(request, outcome)
+            return
+        slot = self._slots.get(request.key.lineage)
+        if slot is None or slot.claimant != request.request_id:  # it never ran
+            law(request.holding is None and outcome.verdict is Verdict.ABORTED, "%s ends unclaimed", request.request_id)
+            return
+        match outcome.verdict:
+            case Verdict.FINISHED:
+                self._finish(slot, request, outcome.finished_len)
+            case Verdict.ABORTED:
+                self._abort(slot, request)
+            case Verdict.RETRACTED:
+                self._give_up(slot.key, request.known, holding_of(request))
+                request.holding = None
+            case other:
+                assert_never(other)
+
+    def capacity(self, length: int, chunk: int) -> str | None:
+        return self._inner.capacity(length, chunk)
+
+    def launch(self, step: StepId) -> None:
+        self._inner.launch(step)
+
+    def retire(self, step: StepId) -> None:
+        self._inner.retire(step)
+
+    def flush(self) -> None:
+        for slot in list(self._idle.values()):
+            self._demote(slot)
+        self._inner.flush()
+
+    def statistics(self) -> tuple[CacheStatistics, ...]:
+        idle = self.book.pages_own(self._idle_holdings())
+        return tuple(replace(s, evictable=s.evictable + idle[s.pool]) for s in self._inner.statistics())
+
+    def idle_holdings(self) -> Iterable[Holding]:
+        return self._idle_holdings()
+
+    def audit(self) -> CacheAudit:
+        for lineage, slot in self._slots.items():
+            held = slot.holding is not None
+            law(held == (lineage in self._idle), "%s is queued wrongly", slot)
+            law(not (held and slot.is_active), "%s is lent and kept", slot)
+            law(slot.holding is None or slot.holding.state is HoldingState.IDLE, "%s keeps a running holding", slot)
+        return self._inner.audit()
+
+    # -- sessions
+    def begin(self, key: CacheKey, settled: int) -> None:
+        """A session whose first `settled` tokens are history already: a fork, or one read back. It holds nothing yet."""
+        law(key.lineage is not None and key.lineage not in self._slots, "%s has begun already", key)
+        self._slots[key.lineage] = SessionSlot(key, settled)
+
+    def rewind(self, lineage: Hashable, length: int) -> None:
+        """The history now ends at `length`. KV past it goes to the tree or back; no turn may be running.
+
+        Above what was published it is a cut. Below it the holding goes, and the next turn matches the tree.
+        """
+        slot = self._slots.get(lineage)
+        if slot is None:
+            return
+        law(not slot.is_active, "%s is rewound during a turn", slot)
+        law(length <= slot.settled, "rewind of %s to %d", slot, length)
+        slot.settled = length
+        if slot.holding is None:
+            return
+        target = min(length, slot.holding.kv_committed_len)
+        if target > 0 and self.book.is_legal(slot.holding, target):
+            self.book.cut(slot.holding, target)
+        else:
+            self._demote(slot)
+
+    def release_session(self, lineage: Hashable) -> tuple[int, ...]:
+        """The session is closed; no turn may be running. Returns the own pages it gave back, per pool."""
+        slot = self._slots.pop(lineage, None)
+        if slot is None:
+            return (0,) * len(self.book.ledgers)
+        law(not slot.is_active, "%s is released during a turn", slot)
+        holding, slot.holding = slot.holding, None
+        if holding is None:
+            return (0,) * len(self.book.ledgers)
+        del self._idle[lineage]
+        own = holding.pages_own()
+        self._inner.drop(holding)
+        return own
+
+    def demote(self, lineage: Hashable) -> None:
+        """An idle session's holding goes to the tree now; the session stays."""
+        slot = self._idle.get(lineage)
+        if slot is not None:
+            self._demote(slot)
+
+    def session_held_tokens(self) -> int:
+        """Places of the full pool that idle slots own; what they lend from the tree is the tree's."""
+        return self.book.layout.page_size * self.book.pages_own(self._idle_holdings())[Pool.FULL]
+
+    def session_held_swa_tokens(self) -> int:
+        own = self.book.pages_own(self._idle_holdings())
+        return self.book.layout.page_size * own[Pool.SWA] if len(own) > 1 else 0
+
+    def session_held_req_count(self) -> int:
+        return len(self._idle)
+
+    def pages_held(self, lineage: Hashable) -> tuple[int, ...]:
+        """Own and leased pages of an idle session, per pool; zeros while a turn has them. O(history)."""
+        slot = self._idle.get(lineage)
+        if slot is None or slot.holding is None:
+            return (0,) * len(self.book.ledgers)
+        return slot.holding.pages_held()
+
+    def slot(self, lineage: Hashable) -> SessionSlot | None:
+        """To look at."""
+        return self._slots.get(lineage)
+
+    def slot_statistics(self) -> SlotStatistics:
+        active = sum(slot.is_active for slot in self._slots.values())
+        return SlotStatistics(
+            len(self._slots), active, len(self._idle), self._resumes, self._rematches, self._demotions, self._overshoots
+        )
+
+    # -- admission
+    def _slot_for(self, request: CacheRequest) -> SessionSlot:
+        key = request.key
+        slot = self._slots.get(key.lineage)
+        if slot is None:
+            slot = self._slots[key.lineage] = SessionSlot(key)
+        law(slot.key.namespace == key.namespace, "%s changes its namespace to %s", slot, key.namespace)
+        law(slot.claimant in (None, request.request_id), "%s starts during a turn of %s", request.request_id, slot)
+        law(request.holding is None, "%s is admitted twice", request.request_id)
+        law(slot.settled <= request.num_tokens, "%s: %d tokens forget history", slot, request.num_tokens)
+        return slot
+
+    def _resume_point(self, slot: SessionSlot, num_tokens: int) -> int | None:
+        """Where a turn of `num_tokens` may resume on the slot's own KV: the last token is computed for its logits."""
+        holding = slot.holding
+        assert holding is not None
+        point = min(holding.kv_committed_len, num_tokens - 1)
+        return point if self.book.is_legal(holding, point) else None
+
+    def _resume(self, slot: SessionSlot, request: CacheRequest, point: int, length: int) -> bool:
+        """Make room, then move: `_free_tail`, the holding to the request, grow."""
+        holding = slot.holding
+        assert holding is not None
+        self._check_witness(slot, request, point)
+        keep, book = self.book.layout.pages_for(point), self.book
+        wanted = max(0, book.layout.pages_for(length) - keep)
+        tail = (0,) * len(book.ledgers)
+        if not book.has_steps_in_flight:  # else what the tail gives waits behind the fence
+            tail = tuple(int(np.count_nonzero(pages.pages[keep:])) for pages in holding.lists)
+        if not self._make_room(tuple(wanted - freed for freed in tail), besides=slot):
+            return False
+        del self._idle[request.key.lineage]
+        slot.restore_to_req(request)
+        self._free_tail(holding, point)
+        book.wake(holding)
+        book.grow(holding, length)
+        request.prefix_len = point
+        self._resumes += 1
+        return True
+
+    def _check_witness(self, slot: SessionSlot, request: CacheRequest, point: int) -> None:
+        """The content law at O(P): the tokens of the last page before the point are those its KV was computed for."""
+        assert slot.tokens is not None
+        first = self.book.layout.floor(max(0, point - 1))
+        same = np.array_equal(slot.tokens[first:point], request.tokens[first:point])
+        law(same, "%s resumes at %d on tokens that are not its history", slot, point)
+
+    def _admit_anew(self, request: CacheRequest, length: int) -> bool:
+        """On the inner cache's match, demoting idle slots if that will cover the need."""
+        if not self._inner.could_admit(request, length, ()):
+            if not self._inner.could_admit(request, length, self._idle_holdings()):
+                return False
+            while not self._inner.could_admit(request, length, ()):
+                self._demote_oldest(None)
+        return self._inner.admit(request, length)
+
+    def _make_room(self, pages: tuple[int, ...], besides: SessionSlot | None = None) -> bool:
+        """Have that many pages free in each pool, evicting first, then demoting any idle slot but `besides`."""
+        if self.book.has_free(pages):
+            return True
+        if not self._inner.could_obtain(pages, ()):
+            idle = [slot.holding for slot in self._idle.values() if slot is not besides and slot.holding is not None]
+            if not self._inner.could_obtain(pages, idle):
+                return False
+            while not self._inner.could_obtain(pages, ()):
+                self._demote_oldest(besides)
+        return self._inner.make_room(pages)
+
+    def _demote_oldest(self, besides: SessionSlot | None) -> None:
+        victim = next((slot for slot in self._idle.values() if slot is not besides), None)
+        law(victim is not None, "demotion was to cover a need and did not")
+        assert victim is not None
+        self._demote(victim)
+
+    def _demote(self, slot: SessionSlot) -> None:
+        """The holding goes to the tree; session, history and place stay."""
+        holding, tokens = slot.holding, slot.tokens
+        assert holding is not None
+        assert tokens is not None
+        slot.holding = slot.tokens = None
+        del self._idle[slot.key.lineage]
+        self._give_up(slot.key, tokens[: holding.kv_committed_len], holding)
+        self._demotions += 1
+
+    # -- endings
+    def _finish(self, slot: SessionSlot, request: CacheRequest, finished_len: int) -> None:
+        holding = holding_of(request)
+        slot.settled = self._trim_overshoot(request, finished_len)
+        if slot.settled <= holding.cache_protected_len or holding.kv_committed_len == 0:
+            self._discard(slot, request)  # the next turn could not resume above what is lent
+            return
+        if self._publishes:
+            self._inner.publish(request.key, holding, request.known, slot.settled - 1)
+        self._inner.slide(holding, slot.settled)
+        self._park(slot, request)
+
+    def _abort(self, slot: SessionSlot, request: CacheRequest) -> None:
+        """Back to the settled length; nothing is published and, where the KV allows it, nothing is computed again."""
+        holding = request.holding
+        if holding is None:  # retracted, and never came back
+            slot.claimant = None
+        elif slot.settled == 0 or slot.settled < holding.cache_protected_len:
+            self._discard(slot, request)
+        else:
+            self._free_tail(holding, slot.settled)
+            self._inner.slide(holding, slot.settled)
+            self._park(slot, request)
+
+    def _trim_overshoot(self, request: CacheRequest, finished_len: int) -> int:
+        """A verify round may have committed past the stop: cut tokens and KV to it. Returns the final length."""
+        holding = holding_of(request)
+        target = trim_overshoot(request, finished_len)
+        if holding.kv_committed_len > target:
+            self._overshoots += 1
+        if target >= holding.cache_protected_len:
+            self._free_tail(holding, min(target, holding.kv_committed_len))
+        return target
+
+    def _free_tail(self, holding: Holding, length: int) -> None:
+        self.book.cut(holding, length)
+
+    def _park(self, slot: SessionSlot, request: CacheRequest) -> None:
+        holding = slot.save_from_req(request)
+        self.book.rest(holding)
+        self._idle[slot.key.lineage] = slot
+
+    def _discard(self, slot: SessionSlot, request: CacheRequest) -> None:
+        """The turn is over and nothing of its holding may be kept."""
+        self._inner.drop(holding_of(request))
+        request.holding = slot.claimant = None
+
+    def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding) -> None:
+        if self._publishes:
+            self._inner.absorb(key, holding, tokens)
+        else:
+            self._inner.drop(holding)
+
+    def _settled(self, request: CacheRequest) -> int:
+        if request.key.lineage is None:
+            return 0
+        return self._slots[request.key.lineage].settled
+
+    def _idle_holdings(self) -> Collection[Holding]:
+        return [slot.holding for slot in self._idle.values() if slot.holding is not None]
