@@ -84,15 +84,17 @@ class NoneCache:
         return CacheAudit(None, (), 0)
 
     # -- for decorators
-    def could_admit(self, request: CacheRequest, length: int, returning: Collection[Holding]) -> bool:
+    def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
+        return self.admit(request, length)
+
+    def could_admit(self, request: CacheRequest, length: int, prefix_max: int, returning: Collection[Holding]) -> bool:
         return self.could_obtain((self.book.layout.pages_for(length),) * len(self.book.ledgers), returning)
 
+    def obtainable(self, returning: Collection[Holding]) -> tuple[int, ...]:
+        return self.book.pages_own(returning)
+
     def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
-        given = self.book.pages_own(returning)
-        return all(
-            ledger.num_free + ledger.num_fenced + own >= wanted
-            for ledger, own, wanted in zip(self.book.ledgers, given, pages, strict=True)
-        )
+        return self.book.could_have(pages, self.obtainable(returning))
 
     def make_room(self, pages: tuple[int, ...]) -> bool:
         return self.book.has_free(pages)

@@ -108,7 +108,7 @@ class PrefixCache(Protocol):
     def admit(self, request: CacheRequest, length: int) -> bool:
         """Give `request` a holding on its longest reusable prefix, grown to at least `length` tokens in every pool.
 
-        True: holding and prefix_len are set; prefix_len <= num_tokens - 1. False: pages are short now; try again after
+        True: holding and prefix_len are set; prefix_len is what match_prefix says now (<= num_tokens - 1). False: pages are short now; try again after
         the next step retires, or retract. The request is unchanged. Evicts and demotes only if that will cover the
         need; with a step in flight what was evicted waits behind the fence, and the retry finds it free.
         """
@@ -140,8 +140,8 @@ class PrefixCache(Protocol):
         """The request no longer runs: trim, publish, keep or give back, by outcome.
 
         Afterwards `request.holding` is None and, when FINISHED, `num_tokens` is cut to `num_prompt + finished_len`. Legal
-        for a request that has no holding (never admitted, or retracted) when ABORTED. A RETRACTED request may be admitted
-        again with all its tokens.
+        for a request without a holding: ABORTED when it was never admitted, ABORTED or FINISHED when it was retracted. A
+        RETRACTED request may be admitted again with all its tokens.
         """
         ...
 
@@ -175,12 +175,20 @@ class PrefixCache(Protocol):
 class InnerCache(PrefixCache, Protocol):
     """What a decorator may ask besides. Pages per pool are tuples indexed by Pool."""
 
-    def could_admit(self, request: CacheRequest, length: int, returning: Collection[Holding]) -> bool:
-        """Whether `admit` would be covered, at once or after the fence, were the `returning` holdings given up."""
+    def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
+        """As `admit`, reusing at most `prefix_max` tokens of the prefix."""
+        ...
+
+    def could_admit(self, request: CacheRequest, length: int, prefix_max: int, returning: Collection[Holding]) -> bool:
+        """Whether `admit_within` would be covered, at once or after the fence, were `returning` given up. Pure."""
+        ...
+
+    def obtainable(self, returning: Collection[Holding]) -> tuple[int, ...]:
+        """Pages per pool that eviction could free, were `returning` given up; free and fenced ones not counted."""
         ...
 
     def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
-        """Whether `pages[pool]` pages of each pool could be free, likewise."""
+        """Whether `pages[pool]` pages of each pool could be free, at once or after the fence. Pure."""
         ...
 
     def make_room(self, pages: tuple[int, ...]) -> bool:

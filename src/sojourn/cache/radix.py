@@ -42,14 +42,17 @@ class RadixCache:
         self._swa_evicted = 0
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
-        length = self._match(key, tokens).num_pages * self.book.layout.page_size
+        length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size
         return PrefixMatch(length, "prefix" if length else "none")
 
     def admit(self, request: CacheRequest, length: int) -> bool:
+        return self.admit_within(request, length, request.num_tokens)
+
+    def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
         law(request.holding is None, "%s is admitted twice", request.request_id)
-        match = self._match(request.key, request.known)
+        match = self._match(request.key, request.known, prefix_max)
         wanted = self._wanted(match, length)
-        if not self._could_obtain(wanted, (), match):
+        if not self.book.could_have(wanted, self._obtainable((), match)):
             return False
         pages = self.tree.pages_of(match)  # before evictions reshape the path
         lease = self.tree.lend(request.key.namespace, match)
@@ -120,12 +123,15 @@ class RadixCache:
         return ()
 
     # -- for decorators
-    def could_admit(self, request: CacheRequest, length: int, returning: Collection[Holding]) -> bool:
-        match = self._match(request.key, request.known)
-        return self._could_obtain(self._wanted(match, length), returning, match)
+    def could_admit(self, request: CacheRequest, length: int, prefix_max: int, returning: Collection[Holding]) -> bool:
+        match = self._match(request.key, request.known, prefix_max)
+        return self.book.could_have(self._wanted(match, length), self._obtainable(returning, match))
+
+    def obtainable(self, returning: Collection[Holding]) -> tuple[int, ...]:
+        return self._obtainable(returning, NO_MATCH)
 
     def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
-        return self._could_obtain(pages, returning, NO_MATCH)
+        return self.book.could_have(pages, self._obtainable(returning, NO_MATCH))
 
     def make_room(self, pages: tuple[int, ...]) -> bool:
         if self.book.has_free(pages):
@@ -163,27 +169,26 @@ class RadixCache:
         self.tree.take_back(lease)
 
     # -- inside
-    def _match(self, key: CacheKey, tokens: TokenArray) -> Match:
-        return self.tree.match(key.namespace, tokens, max(0, len(tokens) - 1) // self.book.layout.page_size)
+    def _match(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> Match:
+        """The longest reusable prefix that leaves a token to compute."""
+        length = max(0, min(prefix_max, len(tokens) - 1))
+        return self.tree.match(key.namespace, tokens, length // self.book.layout.page_size)
 
     def _wanted(self, match: Match, length: int) -> tuple[int, ...]:
         return (max(0, self.book.layout.pages_for(length) - match.num_pages),) * len(self.book.ledgers)
 
-    def _could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding], match: Match) -> bool:
-        """Whether the need is covered once the match is lent: exact, and cheap unless it takes what idles."""
-        evictable = self._evictable()
+    def _obtainable(self, returning: Collection[Holding], match: Match) -> tuple[int, ...]:
+        """What could be freed once the match is lent: exact, and cheap unless something returns."""
         if returning:
             kept = self.tree.leases.difference(_lease_of(holding) for holding in returning)
             tree = (ledger.balance(self.account) for ledger in self.book.ledgers)
             own = self.book.pages_own(returning)
             pinned = self.tree.pinned_by(kept, match)
-            evictable = tuple(t - p + o for t, p, o in zip(tree, pinned, own, strict=True))
-        elif match.num_pages:
-            evictable = tuple(e - u for e, u in zip(evictable, self.tree.unguarded_pages(match), strict=True))
-        return all(
-            ledger.num_free + ledger.num_fenced + more >= wanted
-            for ledger, more, wanted in zip(self.book.ledgers, evictable, pages, strict=True)
-        )
+            return tuple(t - p + o for t, p, o in zip(tree, pinned, own, strict=True))
+        evictable = self._evictable()
+        if match.num_pages == 0:
+            return evictable
+        return tuple(e - u for e, u in zip(evictable, self.tree.unguarded_pages(match), strict=True))
 
     def _evictable(self) -> tuple[int, ...]:
         full = self.book.ledgers[Pool.FULL].balance(self.account) - self.tree.num_guarded_pages

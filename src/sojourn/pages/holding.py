@@ -153,6 +153,13 @@ class HoldingBook:
         """Whether each pool has that many pages free now."""
         return all(ledger.num_free >= wanted for ledger, wanted in zip(self.ledgers, pages, strict=True))
 
+    def could_have(self, pages: tuple[int, ...], more: tuple[int, ...]) -> bool:
+        """Whether each pool would have that many free once the fence is down and `more` pages are given back."""
+        return all(
+            ledger.num_free + ledger.num_fenced + given >= wanted
+            for ledger, wanted, given in zip(self.ledgers, pages, more, strict=True)
+        )
+
     def pages_own(self, holdings: Iterable[Holding]) -> tuple[int, ...]:
         """Own pages of these holdings together, per pool."""
         counts = [holding.pages_own() for holding in holdings]

@@ -29,7 +29,7 @@ from sojourn.cache.protocol import (
 )
 from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.core.errors import law
-from sojourn.core.ids import RequestId, StepId
+from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook, HoldingState
 
@@ -42,27 +42,27 @@ class SessionSlot:
     settled: int = 0
     holding: Holding | None = field(default=None, repr=False)
     tokens: TokenArray | None = field(default=None, repr=False)  # what the holding's KV was computed for
-    claimant: RequestId | None = None  # the turn that runs, or was retracted and waits
+    turn: CacheRequest | None = field(default=None, repr=False)  # the one that runs, or was retracted and waits
 
     @property
     def is_active(self) -> bool:
-        return self.claimant is not None
+        return self.turn is not None
 
     def restore_to_req(self, request: CacheRequest) -> Holding:
         """The holding moves to the request; the slot is active and holds nothing."""
         holding, self.holding, self.tokens = self.holding, None, None
         law(holding is not None, "%s has nothing to restore", self)
         assert holding is not None
-        self.claimant = request.request_id
+        self.turn = request
         request.holding = holding
         return holding
 
     def save_from_req(self, request: CacheRequest) -> Holding:
         """The holding moves from the request to the slot; the turn is over."""
-        law(self.claimant == request.request_id, "%s ends a turn of %s", request.request_id, self)
+        law(self.turn is request, "%s ends a turn of %s", request.request_id, self)
         law(self.holding is None, "%s is already full", self)
         holding, request.holding = holding_of(request), None
-        self.holding, self.tokens, self.claimant = holding, request.tokens, None
+        self.holding, self.tokens, self.turn = holding, request.tokens, None
         return holding
 
 
@@ -107,12 +107,11 @@ class SessionAwareCache:
             point = self._resume_point(slot, request.num_tokens)
             if point is not None:
                 return self._resume(slot, request, point, length)
-            if not self._inner.could_admit(request, length, self._idle_holdings()):
-                return False
-            self._demote(slot)  # its KV has no legal point for this turn; the tree may have one
         if not self._admit_anew(request, length):
             return False
-        slot.claimant = request.request_id
+        if slot.holding is not None:
+            self._demote(slot)  # its KV had no legal point for this turn
+        slot.turn = request
         self._rematches += 1
         return True
 
@@ -143,7 +142,7 @@ class SessionAwareCache:
             self._inner.cache_finished_req(request, outcome)
             return
         slot = self._slots.get(request.key.lineage)
-        if slot is None or slot.claimant != request.request_id:  # it never ran
+        if slot is None or slot.turn is not request:  # it never ran
             law(request.holding is None and outcome.verdict is Verdict.ABORTED, "%s ends unclaimed", request.request_id)
             return
         match outcome.verdict:
@@ -172,8 +171,8 @@ class SessionAwareCache:
         self._inner.flush()
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
-        idle = self.book.pages_own(self._idle_holdings())
-        return tuple(replace(s, evictable=s.evictable + idle[s.pool]) for s in self._inner.statistics())
+        evictable = self._inner.obtainable(self._idle_holdings())
+        return tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics())
 
     def idle_holdings(self) -> Iterable[Holding]:
         return self._idle_holdings()
@@ -192,7 +191,7 @@ class SessionAwareCache:
         law(key.lineage is not None and key.lineage not in self._slots, "%s has begun already", key)
         self._slots[key.lineage] = SessionSlot(key, settled)
 
-    def rewind(self, lineage: Hashable, length: int) -> None:
+    def rewind_session(self, lineage: Hashable, length: int) -> None:
         """The history now ends at `length`. KV past it goes to the tree or back; no turn may be running.
 
         Above what was published it is a cut. Below it the holding goes, and the next turn matches the tree.
@@ -211,17 +210,17 @@ class SessionAwareCache:
         else:
             self._demote(slot)
 
-    def release_session(self, lineage: Hashable) -> tuple[int, ...]:
-        """The session is closed; no turn may be running. Returns the own pages it gave back, per pool."""
+    def release_session(self, lineage: Hashable) -> int:
+        """The session is closed; no turn may be running. Returns the own pages it gave back, over all pools."""
         slot = self._slots.pop(lineage, None)
         if slot is None:
-            return (0,) * len(self.book.ledgers)
+            return 0
         law(not slot.is_active, "%s is released during a turn", slot)
         holding, slot.holding = slot.holding, None
         if holding is None:
-            return (0,) * len(self.book.ledgers)
+            return 0
         del self._idle[lineage]
-        own = holding.pages_own()
+        own = sum(holding.pages_own())
         self._inner.drop(holding)
         return own
 
@@ -242,12 +241,13 @@ class SessionAwareCache:
     def session_held_req_count(self) -> int:
         return len(self._idle)
 
-    def pages_held(self, lineage: Hashable) -> tuple[int, ...]:
-        """Own and leased pages of an idle session, per pool; zeros while a turn has them. O(history)."""
-        slot = self._idle.get(lineage)
-        if slot is None or slot.holding is None:
-            return (0,) * len(self.book.ledgers)
-        return slot.holding.pages_held()
+    def pages_held(self, lineage: Hashable) -> int:
+        """Own and leased pages of a session's holding, idle or running, over all pools. O(history)."""
+        slot = self._slots.get(lineage)
+        if slot is None:
+            return 0
+        holding = slot.holding if slot.turn is None else slot.turn.holding
+        return 0 if holding is None else sum(holding.pages_held())
 
     def slot(self, lineage: Hashable) -> SessionSlot | None:
         """To look at."""
@@ -266,7 +266,7 @@ class SessionAwareCache:
         if slot is None:
             slot = self._slots[key.lineage] = SessionSlot(key)
         law(slot.key.namespace == key.namespace, "%s changes its namespace to %s", slot, key.namespace)
-        law(slot.claimant in (None, request.request_id), "%s starts during a turn of %s", request.request_id, slot)
+        law(slot.turn is None or slot.turn is request, "%s starts during a turn of %s", request.request_id, slot)
         law(request.holding is None, "%s is admitted twice", request.request_id)
         law(slot.settled <= request.num_tokens, "%s: %d tokens forget history", slot, request.num_tokens)
         return slot
@@ -308,12 +308,13 @@ class SessionAwareCache:
 
     def _admit_anew(self, request: CacheRequest, length: int) -> bool:
         """On the inner cache's match, demoting idle slots if that will cover the need."""
-        if not self._inner.could_admit(request, length, ()):
-            if not self._inner.could_admit(request, length, self._idle_holdings()):
+        prefix = self._inner.match_prefix(request.key, request.known).prefix_len  # demotion could only lengthen it
+        if not self._inner.could_admit(request, length, prefix, ()):
+            if not self._inner.could_admit(request, length, prefix, self._idle_holdings()):
                 return False
-            while not self._inner.could_admit(request, length, ()):
+            while not self._inner.could_admit(request, length, prefix, ()):
                 self._demote_oldest(None)
-        return self._inner.admit(request, length)
+        return self._inner.admit_within(request, length, prefix)
 
     def _make_room(self, pages: tuple[int, ...], besides: SessionSlot | None = None) -> bool:
         """Have that many pages free in each pool, evicting first, then demoting any idle slot but `besides`."""
@@ -345,7 +346,10 @@ class SessionAwareCache:
 
     # -- endings
     def _finish(self, slot: SessionSlot, request: CacheRequest, finished_len: int) -> None:
-        holding = holding_of(request)
+        holding = request.holding
+        if holding is None:  # retracted, and ended by what it had said
+            slot.settled, slot.turn = trim_overshoot(request, finished_len), None
+            return
         slot.settled = self._trim_overshoot(request, finished_len)
         if slot.settled <= holding.cache_protected_len or holding.kv_committed_len == 0:
             self._discard(slot, request)  # the next turn could not resume above what is lent
@@ -359,7 +363,7 @@ class SessionAwareCache:
         """Back to the settled length; nothing is published and, where the KV allows it, nothing is computed again."""
         holding = request.holding
         if holding is None:  # retracted, and never came back
-            slot.claimant = None
+            slot.turn = None
         elif slot.settled == 0 or slot.settled < holding.cache_protected_len:
             self._discard(slot, request)
         else:
@@ -388,7 +392,7 @@ class SessionAwareCache:
     def _discard(self, slot: SessionSlot, request: CacheRequest) -> None:
         """The turn is over and nothing of its holding may be kept."""
         self._inner.drop(holding_of(request))
-        request.holding = slot.claimant = None
+        request.holding = slot.turn = None
 
     def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding) -> None:
         if self._publishes:
