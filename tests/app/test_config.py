@@ -21,9 +21,9 @@ from sojourn.core.errors import ClientError
         (EngineOptions(pool_tokens=0), "pool_tokens", "from 2 to"),
         (EngineOptions(max_running=0), "max_running", "from 1 to"),
         (EngineOptions(chunk=0), "chunk", "from 1 to"),
-        (EngineOptions(weights="2bit"), "weights", "4bit, 8bit, f32"),
-        (EngineOptions(kv_dtype="bf16"), "kv_dtype", "f16, f32"),
-        (EngineOptions(cache="lru"), "cache", "radix, none"),
+        (EngineOptions(weights="2bit"), "weights", "4bit, 8bit, f32"),  # type: ignore[arg-type]
+        (EngineOptions(kv_dtype="bf16"), "kv_dtype", "f16, f32"),  # type: ignore[arg-type]
+        (EngineOptions(cache="lru"), "cache", "radix, none"),  # type: ignore[arg-type]
         (EngineOptions(seed=-1), "seed", "from 0 to"),
     ],
 )

@@ -1,9 +1,8 @@
 """Every option of a turn is checked before anything happens, and the error names option and bound."""
 
-import numpy as np
 import pytest
 
-from sojourn.app.options import TurnOptions, check_token_ids
+from sojourn.app.options import TurnOptions
 from sojourn.core.errors import ClientError
 
 
@@ -49,16 +48,3 @@ def test_the_defaults_and_the_edges_are_lawful() -> None:
 def test_a_given_seed_wins_over_the_derived_one() -> None:
     assert TurnOptions(seed=0).sampling(7).seed == 0
     assert TurnOptions().sampling(7).seed == 7
-
-
-@pytest.mark.parametrize("token_ids", [[-1], [100], [2**31], [1e20], ["x"], [None], [True], [], "12", [0, 100]])
-def test_token_ids_out_of_range_are_refused(token_ids: list[int]) -> None:
-    with pytest.raises(ClientError) as caught:
-        check_token_ids(token_ids, vocab_size=100)
-    assert caught.value.param == "token_ids"
-
-
-def test_token_ids_become_plain_ints() -> None:
-    ids = check_token_ids(np.array([0, 99], dtype=np.int32), vocab_size=100)  # type: ignore[arg-type]
-    assert ids == (0, 99)
-    assert all(type(token) is int for token in ids)

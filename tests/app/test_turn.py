@@ -1,11 +1,11 @@
 """A turn on the caller's side: its deltas, its end, and what happens when the caller leaves."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from sojourn.app.turn import Turn, TurnState, tokens_per_second
+from sojourn.app.turn import Ended, Turn, TurnState, tokens_per_second
 from sojourn.core.errors import ClientError, CorruptionError, SojournError
 from sojourn.core.ids import RequestId
 from sojourn.core.step import Sample
@@ -22,11 +22,12 @@ class Letters:
     def __init__(self) -> None:
         self._held = ""
 
-    def feed(self, token_id: int) -> str:
-        out, self._held = self._held, chr(ord("a") + token_id)
+    def feed(self, token_ids: Iterable[int]) -> str:
+        self._held += "".join(chr(ord("a") + token) for token in token_ids)
+        out, self._held = self._held[:-1], self._held[-1:]
         return out
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         out, self._held = self._held, ""
         return out
 
@@ -36,28 +37,24 @@ class World:
 
     def __init__(self, *, keeps_logprobs: bool = False) -> None:
         self.stops = 0
-        self.settled: list[str] = []
-        self.state = TurnState(
-            (7, 8),
-            Letters(),
-            keeps_logprobs=keeps_logprobs,
-            interrupt=self._interrupt,
-            settle=self._settle,
-        )
+        self.said: tuple[int, ...] = ()
+        self.recorded: list[str] = []
+        self.state = TurnState((7, 8), Letters(), keeps_logprobs=keeps_logprobs, record=self._record)
+        self.state.interrupt = self._interrupt
 
     def _interrupt(self) -> None:
         self.stops += 1
-        self.finish(FinishReason.INTERRUPT, 0)
+        self.finish(FinishReason.INTERRUPT, *self.said)
 
-    def _settle(self, state: TurnState, event: FinishedEvent) -> int:
-        self.settled.append(state.text)
-        return 3
+    def _record(self, state: TurnState) -> None:
+        self.recorded.append(state.text)
 
     def say(self, *tokens: int) -> None:
+        self.said += tokens
         self.state.events.put(TokensEvent(REQUEST, tuple(Sample(token, -0.5) for token in tokens)))
 
     def finish(self, reason: FinishReason = FinishReason.STOP, *outputs: int) -> None:
-        self.state.events.put(FinishedEvent(REQUEST, reason, outputs, TIMES))
+        self.state.events.put(Ended(FinishedEvent(REQUEST, reason, outputs, TIMES), 3))
 
 
 def test_a_turn_streams_and_then_knows_what_it_cost() -> None:
@@ -75,7 +72,7 @@ def test_a_turn_streams_and_then_knows_what_it_cost() -> None:
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.pages_held) == (10, 4, 2, 3)
     assert usage.ttft_s == 0.5
     assert usage.tokens_per_s == 2.0
-    assert world.settled == ["ab"], "the text is whole when the conversation takes it over"
+    assert world.recorded == ["ab"], "the text is whole when the conversation takes it over"
     assert world.stops == 0
 
 
@@ -114,7 +111,7 @@ def test_leaving_a_turn_stops_it(leave: Callable[[Turn], None]) -> None:
     assert world.stops == 1
     world.state.drain()
     assert world.state.finish_reason is FinishReason.INTERRUPT
-    assert len(world.settled) == 1
+    assert len(world.recorded) == 1
 
 
 def test_a_turn_that_ended_is_not_stopped_afterwards() -> None:

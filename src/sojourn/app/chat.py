@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 from rich.console import Console
 
-from sojourn.app.engine import Engine, Session
-from sojourn.app.options import TurnOptions
+from sojourn.app.engine import Engine
+from sojourn.app.options import TurnKeywords
+from sojourn.app.session import Session
 from sojourn.app.turn import Turn
 from sojourn.core.errors import ClientError, SojournError
 
@@ -22,14 +23,14 @@ with contextlib.suppress(ImportError):  # line editing at the prompt, where Pyth
 class Chat:
     """One conversation and how its turns are sampled."""
 
-    def __init__(self, session: Session, options: TurnOptions) -> None:
+    def __init__(self, session: Session, options: TurnKeywords) -> None:
         self._session = session
         self._options = options
 
     def start(self, message: str) -> Turn:
         if not message.strip():
             raise ClientError("the message is empty", param="message")
-        return self._session.start_turn(message, self._options)
+        return self._session.turn(message, **self._options)
 
 
 def summary(turn: Turn) -> str:
@@ -67,12 +68,21 @@ def stream(turn: Turn, console: Console) -> None:
     console.print()
 
 
+def tell_about(engine: Engine, notes: Console) -> None:
+    """What a person should know before the first turn, once."""
+    if not engine.has_chat_template:
+        notes.print(f"{engine.info.name} has no chat template: it continues your text as it is.", style="dim")
+    for line in engine.info.narrowed:
+        notes.print(line, style="dim")
+
+
 # -- at a terminal
 
 
 def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
     """Until Ctrl-D, or Ctrl-C at the prompt."""
-    console.print(f"{engine.description}", style="bold")
+    console.print(engine.description, style="bold")
+    tell_about(engine, console)
     console.print("Ctrl-C stops an answer; Ctrl-D leaves.", style="dim")
     while (message := _prompt(console)) is not None:
         if not message.strip():

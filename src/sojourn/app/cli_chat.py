@@ -1,28 +1,15 @@
 """`sojourn chat`: options to an engine and a conversation, on whatever stdin and stdout are."""
 
-import secrets
 import sys
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe
-from sojourn.app.config import EngineOptions
+from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe, tell_about
+from sojourn.app.config import KvDtype, WeightsWidth
 from sojourn.app.engine import Engine
-from sojourn.app.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnOptions
+from sojourn.app.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.terminal import plain_console, show_progress
-
-
-class WeightsChoice(StrEnum):
-    FOUR_BIT = "4bit"
-    EIGHT_BIT = "8bit"
-    F32 = "f32"
-
-
-class KvChoice(StrEnum):
-    F16 = "f16"
-    F32 = "f32"
 
 
 def chat(
@@ -38,33 +25,36 @@ def chat(
         int | None, typer.Option(help="Tokens of the whole conversation; by default up to 8192.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads; by default one per physical core.")] = None,
-    weights: Annotated[WeightsChoice | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
-    kv_dtype: Annotated[KvChoice, typer.Option(help="Type of cached keys and values.")] = KvChoice.F16,
+    weights: Annotated[WeightsWidth | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
+    kv_dtype: Annotated[KvDtype, typer.Option(help="Type of cached keys and values.")] = "f16",
     page_size: Annotated[int, typer.Option(help="Tokens per page of the cache, a power of two.")] = 16,
     json: Annotated[
         bool, typer.Option("--json", help="One message per line in, one JSON object per turn out.")
     ] = False,
 ) -> int:
     """Talk to a model. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves."""
-    turn_options = TurnOptions(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    turn_options.check(vocab_size=1)
-    engine_options = EngineOptions(
-        context=context,
-        weights=None if weights is None else weights.value,
-        kv_dtype=kv_dtype.value,
-        threads=threads,
-        page_size=page_size,
-        max_running=1,
-        seed=secrets.randbits(63) if seed is None else seed,
-    )
+    options: TurnKeywords = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    TurnOptions(**options).check(vocab_size=1)  # before a model is fetched for nothing
     answers, notes = plain_console(), plain_console(stderr=True)
     with show_progress(notes) as progress:
-        engine = Engine.from_options(model, engine_options, progress=progress)
+        engine = Engine(
+            model,
+            context=context,
+            weights=weights,
+            kv_dtype=kv_dtype,
+            threads=threads,
+            page_size=page_size,
+            max_running=1,
+            seed=seed,
+            progress=progress,
+        )
     with engine, engine.open_session(system=system) as session:
-        conversation = Chat(session, turn_options)
+        conversation = Chat(session, options)
         if json:
+            tell_about(engine, notes)
             return 0 if chat_as_json(conversation, sys.stdin.buffer) else 1
         if sys.stdin.isatty() and answers.is_terminal:
             chat_at_terminal(engine, conversation, answers)
             return 0
+        tell_about(engine, notes)
         return 0 if chat_through_pipe(conversation, sys.stdin.buffer, answers, notes) else 1

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from sojourn.core.errors import ClientError
 
@@ -15,9 +16,9 @@ TOKENS_MAX = 2**31 - 1
 PAGE_SIZE_MAX = 256
 THREADS_MAX = 256
 SEED_MAX = 2**64 - 1
-WEIGHTS = ("4bit", "8bit", "f32")
-KV_DTYPES = ("f16", "f32")
-CACHES = ("radix", "none")
+WeightsWidth = Literal["4bit", "8bit", "f32"]
+KvDtype = Literal["f16", "f32"]
+CacheKind = Literal["radix", "none"]
 CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -26,14 +27,14 @@ class EngineOptions:
     """Everything `Engine` takes but the model's name. Lengths in tokens; None means: chosen from model and machine."""
 
     context: int | None = None
-    weights: str | None = None
-    kv_dtype: str = "f16"
+    weights: WeightsWidth | None = None
+    kv_dtype: KvDtype = "f16"
     threads: int | None = None
     page_size: int = 16
     pool_tokens: int | None = None
     max_running: int = 8
     chunk: int = 512
-    cache: str = "radix"
+    cache: CacheKind = "radix"
     seed: int | None = None
 
     def check(self) -> None:
@@ -47,9 +48,9 @@ class EngineOptions:
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
         if self.page_size & (self.page_size - 1):
             raise ClientError(f"page_size must be a power of two, got {self.page_size}", param="page_size")
-        check_choice("weights", self.weights, WEIGHTS, optional=True)
-        check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
-        check_choice("cache", self.cache, CACHES)
+        check_choice("weights", self.weights, get_args(WeightsWidth), optional=True)
+        check_choice("kv_dtype", self.kv_dtype, get_args(KvDtype))
+        check_choice("cache", self.cache, get_args(CacheKind))
         if self.context is not None and self.pool_tokens is not None and self.context > self.pool_tokens:
             raise ClientError(
                 f"context {self.context:,} is larger than the pool of {self.pool_tokens:,} tokens", param="context"

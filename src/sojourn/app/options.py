@@ -6,8 +6,7 @@ Knows the vocabulary's size and the context's length; knows no model and no engi
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TypedDict
 
 from sojourn.app.config import SEED_MAX, check_range
 from sojourn.core.errors import ClientError
@@ -24,9 +23,41 @@ REPETITION_MAX = 10.0
 BIAS_MAX = 100.0
 
 
+class TurnKeywords(TypedDict, total=False):
+    """The keyword arguments of a turn; meanings, bounds and defaults are those of `TurnOptions`."""
+
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    seed: int | None
+    stop: str | Sequence[str]
+    logprobs: int | None
+    ignore_eos: bool
+
+
 @dataclass(frozen=True, slots=True)
 class TurnOptions:
-    """How a turn is sampled and when it stops. `max_tokens` None: up to the end of the context."""
+    """How a turn is sampled and when it stops.
+
+    max_tokens          1 or more; None: up to the end of the context
+    temperature         0 (greedy) to 100; divides the logits
+    top_p               above 0, up to 1: the likeliest tokens that add up to this probability
+    top_k               0 (off) or more: the k likeliest
+    min_p               0 (off) to below 1: tokens at least this likely relative to the likeliest
+    repetition_penalty  above 0, up to 10; 1 is off; counts prompt and output
+    presence_penalty, frequency_penalty   -2 to 2; 0 is off; count the output
+    logit_bias          token id to -100 .. 100, added to its logit
+    seed                0 to 2**64 - 1; None: derived from the engine's seed, another one for every turn
+    stop                up to 16 strings of 1 to 1,000 characters; the text ends before the first that occurs
+    logprobs            None, or 0 to 20: log-probabilities of the sampled token and of that many likeliest ones
+    ignore_eos          go on past the model's own end-of-sequence tokens
+    """
 
     max_tokens: int | None = None
     temperature: float = TEMPERATURE_DEFAULT
@@ -41,6 +72,13 @@ class TurnOptions:
     stop: str | Sequence[str] = ()
     logprobs: int | None = None
     ignore_eos: bool = False
+
+    @classmethod
+    def of(cls, keywords: TurnKeywords, *, vocab_size: int) -> "TurnOptions":
+        """The options as given, checked."""
+        options = cls(**keywords)
+        options.check(vocab_size=vocab_size)
+        return options
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -104,16 +142,3 @@ def check_number(
     start = f"above {low:g}" if low_open else f"from {low:g}"
     end = f"below {high:g}" if high_open else f"to {high:g}"
     raise ClientError(f"{name} must be a number {start} {end}, got {value!r}", param=name)
-
-
-def check_token_ids(token_ids: Sequence[int], *, vocab_size: int) -> tuple[int, ...]:
-    """The ids as plain ints. Raise ClientError unless there is at least one and each is in `[0, vocab_size)`."""
-    if isinstance(token_ids, str | bytes) or not len(token_ids):
-        raise ClientError("token_ids must be a list of at least one token id", param="token_ids")
-    for index, token in enumerate(token_ids):
-        is_whole = isinstance(token, int | np.integer) and not isinstance(token, bool)
-        if not is_whole or not 0 <= token < vocab_size:
-            raise ClientError(
-                f"token_ids[{index}] must be from 0 to {vocab_size - 1:,}, got {token!r}", param="token_ids"
-            )
-    return tuple(int(token) for token in token_ids)

@@ -1,6 +1,6 @@
 """What the commands print with: consoles, and the progress of downloads and packing.
 
-On a terminal progress is a bar; elsewhere it is a plain line at every tenth.
+On a terminal progress is a bar; elsewhere it is a plain line at every quarter.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def plain_console(*, stderr: bool = False) -> Console:
 
 
 class PlainProgress:
-    """One line when a piece of work starts and at every further tenth of it."""
+    """One line when a piece of work starts and at every further quarter of it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -42,16 +42,16 @@ class PlainProgress:
         self._console.print(f"{what} ({total / MIB:,.0f} MiB)")
 
     def advance(self, amount: int) -> None:
-        before = self._tenth()
+        before = self._quarter()
         self._done += amount
-        if self._tenth() > before:
-            self._console.print(f"{self._what}: {self._tenth() * 10} %")
+        if self._quarter() > before:
+            self._console.print(f"{self._what}: {self._quarter() * 25} %")
 
     def message(self, text: str) -> None:
         self._console.print(text)
 
-    def _tenth(self) -> int:
-        return self._done * 10 // self._total if self._total > 0 else 0
+    def _quarter(self) -> int:
+        return self._done * 4 // self._total if self._total > 0 else 0
 
 
 class BarProgress:

@@ -8,22 +8,22 @@ Owns the events of one request on the caller's side. Knows no engine: how to sto
 
 import queue
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from sojourn.core.errors import ClientError, SojournError, law
 from sojourn.core.step import Sample
-from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent
+from sojourn.engine.events import FinishedEvent, FinishReason, TokensEvent
 from sojourn.engine.thread import EngineStoppedError
 
 
-class TextDecoder(Protocol):
+class TextSource(Protocol):
     """Token ids in, text out; keeps back half a character and what may be the start of a stop string."""
 
-    def feed(self, token_id: int) -> str: ...
+    def feed(self, token_ids: Iterable[int]) -> str: ...
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """What was kept back and stands."""
         ...
 
@@ -55,19 +55,29 @@ class Usage:
     pages_held: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last event of a turn, and the pages its conversation held when it came."""
+
+    event: FinishedEvent
+    pages_held: int
+
+
+TurnEvent = TokensEvent | Ended | EngineStoppedError
+
+
 class TurnState:
     """The part of a turn that its conversation keeps: it can be brought to its end after the caller lost interest."""
 
     def __init__(
         self,
         prompt_ids: tuple[int, ...],
-        decoder: TextDecoder,
+        text_stream: TextSource,
         *,
         keeps_logprobs: bool,
-        interrupt: Callable[[], None],
-        settle: Callable[["TurnState", FinishedEvent], int],
+        record: Callable[["TurnState"], None],
     ) -> None:
-        self.events: queue.SimpleQueue[Event | EngineStoppedError] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[TurnEvent] = queue.SimpleQueue()
         self.prompt_ids = prompt_ids
         self.output_ids: list[int] = []
         self.pieces: list[str] = []
@@ -75,10 +85,10 @@ class TurnState:
         self.message = ""
         self.usage: Usage | None = None
         self.is_stopping = False
-        self._decoder = decoder
+        self._text_stream = text_stream
         self._keeps_logprobs = keeps_logprobs
-        self._interrupt = interrupt
-        self._settle = settle
+        self.interrupt: Callable[[], None] = lambda: None  # set once the engine has the request
+        self._record = record
 
     @property
     def has_ended(self) -> bool:
@@ -92,7 +102,7 @@ class TurnState:
         """Ask the engine to end the turn; what was generated stands. Its last event is still to come."""
         if not self.has_ended and not self.is_stopping:
             self.is_stopping = True
-            self._interrupt()
+            self.interrupt()
 
     def drain(self) -> None:
         """Take events until the turn has ended."""
@@ -111,27 +121,30 @@ class TurnState:
 
     def _take(self, samples: tuple[Sample, ...]) -> Delta:
         ids = tuple(sample.token for sample in samples)
-        text = "".join(self._decoder.feed(token) for token in ids)
+        text = self._text_stream.feed(ids)
         self.output_ids += ids
         self.pieces.append(text)
         return Delta(text, ids, samples if self._keeps_logprobs else ())
 
-    def _end(self, event: FinishedEvent) -> Delta | None:
-        law(tuple(self.output_ids) == event.output_ids, "%s: tokens sent and kept differ", event.request_id)
-        rest = self._decoder.finish()
+    def _end(self, ended: Ended) -> Delta | None:
+        event, used = ended.event, ended.event.usage
+        is_undone = event.reason is FinishReason.ABORT
+        sent = tuple(self.output_ids)
+        law(is_undone or sent == event.output_ids, "%s: tokens sent and kept differ", event.request_id)
+        rest = self._text_stream.flush()
         self.pieces.append(rest)
-        pages_held = self._settle(self, event)
-        used = event.usage
         self.usage = Usage(
             prompt_tokens=used.prompt_tokens,
             cached_tokens=used.cached_tokens,
             completion_tokens=used.completion_tokens,
             ttft_s=None if used.first_token_at is None else used.first_token_at - used.queued_at,
             tokens_per_s=tokens_per_second(used.completion_tokens, used.first_token_at, used.finished_at),
-            pages_held=pages_held,
+            pages_held=ended.pages_held,
         )
         self.message = event.message
         self.finish_reason = event.reason
+        if not is_undone:
+            self._record(self)
         return Delta(rest, ()) if rest else None
 
 

@@ -1,0 +1,120 @@
+"""Wiring: the only place that names the concrete classes of an engine together.
+
+options ─▶ model ─▶ size ─▶ fits? ─▶ back end ─▶ pages ─▶ cache ─▶ scheduler ─▶ loop ─▶ sessions ─▶ thread
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sojourn.api.text.glue import Glue
+from sojourn.app.config import EngineOptions, physical_cores
+from sojourn.app.memory import Demand, check_fits
+from sojourn.app.requests import EngineRoom
+from sojourn.app.sizing import EngineSize, choose_size, kv_bytes
+from sojourn.backends.native import NativeBackend
+from sojourn.backends.protocol import Backend
+from sojourn.cache.none import NoneCache
+from sojourn.cache.radix import RadixCache
+from sojourn.core.clock import Clock
+from sojourn.engine.loop import EngineLoop
+from sojourn.engine.thread import EngineThread
+from sojourn.models.chat_template import ChatTemplate
+from sojourn.models.loading import load
+from sojourn.models.packing import Weights
+from sojourn.models.progress import Progress
+from sojourn.models.store import LoadedModel
+from sojourn.models.tokenizer import Tokenizer
+from sojourn.pages.holding import HoldingBook
+from sojourn.runner.runner import Runner
+from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
+from sojourn.sessions.service import ServiceConfig, SessionService
+from sojourn.sessions.slots import SessionAwareCache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """What an engine takes from outside itself: time, chance, memory and the cache folder. Given, so that tests can."""
+
+    cache_dir: Path
+    clock: Clock
+    date: Callable[[str], str]  # a strftime format to the present moment
+    seed: int
+    free_memory: int | None  # bytes; None: unknown, not checked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembly:
+    """A running engine's parts, for its facade."""
+
+    model: LoadedModel
+    size: EngineSize
+    threads: int
+    backend: Backend
+    thread: EngineThread[SessionService]
+    room: EngineRoom
+
+
+def assemble(model_name: str, options: EngineOptions, world: World, progress: Progress) -> Assembly:
+    """Load the model, check that everything fits, build the engine and start its thread."""
+    options.check()
+    weights = None if options.weights is None else Weights(options.weights)
+    model = load(model_name, cache_dir=world.cache_dir, weights=weights, progress=progress)
+    config = model.packed.config
+    size = choose_size(config, options)
+    demand = Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
+    check_fits(demand, world.free_memory, size.pool_tokens)
+    threads = options.threads or physical_cores()
+    backend = NativeBackend(
+        model.packed,
+        page_size=options.page_size,
+        num_pages=(size.totals[0], size.totals[1] if len(size.totals) > 1 else 0),
+        kv_dtype=options.kv_dtype,
+        threads=threads,
+        seqs_max=options.max_running,
+    )
+    service = build_service(model, options, size, backend, world.clock)
+    thread = EngineThread(service, name="sojourn-engine")
+    room = build_room(thread, service, model, world)
+    thread.start()
+    return Assembly(model, size, threads, backend, thread, room)
+
+
+def build_service(
+    model: LoadedModel, options: EngineOptions, size: EngineSize, backend: Backend, clock: Clock
+) -> SessionService:
+    """Everything between a back end and the sessions on it."""
+    book = HoldingBook(size.layout, size.totals)
+    cache = SessionAwareCache(RadixCache(book) if options.cache == "radix" else NoneCache(book))
+    scheduler_config = SchedulerConfig(
+        context_length=size.context,
+        seqs_max=options.max_running,
+        step_tokens_max=options.chunk + options.max_running,
+        chunk_tokens_max=options.chunk,
+    )
+    loop = EngineLoop(Scheduler(cache, scheduler_config, clock), Runner(backend), cache, clock)
+    service_config = ServiceConfig(
+        vocab_size=model.packed.config.vocab_size,
+        context_length=size.context,
+        eos_ids=frozenset(model.text.eos_ids),
+    )
+    ids = itertools.count(1)
+    return SessionService(loop, cache, service_config, clock=clock, new_id=lambda: str(next(ids)))
+
+
+def build_room(
+    thread: EngineThread[SessionService], service: SessionService, model: LoadedModel, world: World
+) -> EngineRoom:
+    """The text side of the model, beside the thread."""
+    tokenizer = Tokenizer(model.tokenizer_json, model.text)
+    return EngineRoom(
+        thread,
+        service,
+        name=model.info.name,
+        tokenizer=tokenizer,
+        glue=Glue(tokenizer, ChatTemplate.of(model.text, world.date)),
+        eos_ids=frozenset(model.text.eos_ids),
+        vocab_size=model.packed.config.vocab_size,
+        seed=world.seed,
+    )

@@ -1,0 +1,151 @@
+"""A conversation as the library shows it: text or token ids in, turns out; its KV stays in the engine between turns.
+
+Owns the messages and the handle of the engine's session. Knows no pages but their number.
+"""
+
+from collections.abc import Sequence
+from typing import Self, Unpack
+
+from sojourn.api.text.glue import Conversation
+from sojourn.app.options import TurnKeywords, TurnOptions
+from sojourn.app.requests import EngineRoom
+from sojourn.app.turn import Turn, TurnState
+from sojourn.core.errors import ClientError, ConflictError
+from sojourn.models.chat_template import Message
+from sojourn.sessions.door import checked_token_ids
+
+
+def check_system(room: EngineRoom, system: str | None) -> None:
+    """Raise ClientError for a system message that the model has no place for."""
+    if system is not None and room.glue.is_plain:
+        raise ClientError(f"{room.name} has no chat template, so it takes no system message", param="system")
+
+
+def opening(room: EngineRoom, message: str | None, system: str | None) -> list[Message]:
+    """A user's message, after a system message where there is one."""
+    if not isinstance(message, str) or not message:
+        raise ClientError("the message is empty", param="message")
+    check_system(room, system)
+    user: Message = {"role": "user", "content": message}
+    return [user] if system is None else [{"role": "system", "content": system}, user]
+
+
+class Session:
+    """Made by `Engine.open_session`. One turn at a time; not to be used from two threads at once."""
+
+    def __init__(self, room: EngineRoom, system: str | None) -> None:
+        check_system(room, system)
+        self._room = room
+        self._system = system
+        self._conversation = Conversation(room.glue)
+        self._session_id = room.call(lambda service: service.open())
+        self._live: TurnState | None = None
+        self._is_closed = False
+
+    def turn(
+        self,
+        message: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        **options: Unpack[TurnKeywords],
+    ) -> Turn:
+        """Start a turn and return it running; iterate it for its deltas.
+
+        Give a user's `message`, which the model's chat template wraps, or `token_ids`, which are appended as they are.
+        The options and their bounds are in `TurnOptions`.
+
+        Raises ClientError, which names the parameter and its bound, and changes nothing: for an option out of bounds, for
+        a turn that does not fit the context (both lengths are in the message), ConflictError while another turn runs.
+        """
+        self._check_is_free()
+        checked = TurnOptions.of(options, vocab_size=self._room.vocab_size)
+        new = self._new_messages(message, token_ids)
+        ids = self._conversation.ids(new) if token_ids is None else list(token_ids)
+        prompt_ids = (*self.history, *ids)
+
+        def record(state: TurnState) -> None:
+            last = state.output_ids[-1] if state.output_ids else None
+            self._conversation.record(new, state.text, last if last in self._room.eos_ids else None)
+
+        state = self._room.start(
+            prompt_ids,
+            checked,
+            lambda service, params: service.start_turn(self._session_id, ids, params),
+            session_id=self._session_id,
+            record=record,
+        )
+        self._live = state
+        return Turn(state)
+
+    def _check_is_free(self) -> None:
+        """A turn that was stopped or dropped is seen to its end first; one that runs is in the way."""
+        live = self._live
+        if live is not None and not live.has_ended:
+            if not live.is_stopping:
+                raise ConflictError("a turn is running: iterate it to its end, or stop it", param="message")
+            live.drain()
+
+    def _new_messages(self, message: str | None, token_ids: Sequence[int] | None) -> list[Message]:
+        """What the turn adds to the conversation as messages: a system message only before the first turn."""
+        if (message is None) == (token_ids is None):
+            raise ClientError("give exactly one of message and token_ids", param="message")
+        is_first = not self._conversation.messages
+        system = self._system if is_first else None
+        if token_ids is None:
+            return opening(self._room, message, system)
+        if system is not None:
+            raise ClientError("a conversation with a system message begins with text", param="token_ids")
+        ids = checked_token_ids("token_ids", token_ids, self._room.vocab_size)
+        return [{"role": "user", "content": self._room.tokenizer.decode(ids.tolist())}]
+
+    @property
+    def history(self) -> tuple[int, ...]:
+        """Token ids of all finished turns, prompts and outputs; a turn that runs is not part of it yet."""
+        view = self._room.call(lambda service: service.history(self._session_id))
+        return tuple(view.token_ids.tolist())
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said in the finished turns: `role` and `content`."""
+        return tuple(self._conversation.messages)
+
+    @property
+    def pages_held(self) -> int:
+        """Pages of the KV cache that this conversation keeps, its own and borrowed ones."""
+        return self._room.call(lambda service: service.pages_held(self._session_id))
+
+    def close(self) -> None:
+        """Give back what the conversation holds; a running turn is stopped first. May be called twice."""
+        if self._is_closed or self._room.is_stopped:
+            return
+        if self._live is not None and not self._live.has_ended:
+            self._live.stop()
+            self._live.drain()
+        self._is_closed = True
+        self._room.call(lambda service: service.close(self._session_id))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def start_alone(
+    room: EngineRoom,
+    message: str | None,
+    token_ids: Sequence[int] | None,
+    system: str | None,
+    options: TurnKeywords,
+) -> Turn:
+    """A turn without a conversation: nothing of it is kept but what the cache shares."""
+    if (message is None) == (token_ids is None):
+        raise ClientError("give exactly one of message and token_ids", param="message")
+    checked = TurnOptions.of(options, vocab_size=room.vocab_size)
+    if token_ids is not None:
+        if system is not None:
+            raise ClientError("token_ids are the whole prompt: they take no system message", param="system")
+        ids = checked_token_ids("token_ids", token_ids, room.vocab_size).tolist()
+    else:
+        ids = Conversation(room.glue).ids(opening(room, message, system))
+    return Turn(room.start(tuple(ids), checked, lambda service, params: service.submit(ids, params)))

@@ -1,0 +1,66 @@
+"""From options and a model to the size of everything: context, pools, bytes. Decides, allocates nothing."""
+
+from dataclasses import dataclass
+
+from sojourn.app.config import CONTEXT_DEFAULT, EngineOptions
+from sojourn.core.errors import ClientError
+from sojourn.core.step import Pool
+from sojourn.models.config import ModelConfig
+from sojourn.pages.sizing import NUM_RESERVED, KvShape, PoolLayout, page_bytes, request_need
+
+VALUE_BYTES = {"f16": 2, "f32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSize:
+    """Lengths in tokens; `totals` are pages of each pool of `layout`, null pages included."""
+
+    context: int
+    pool_tokens: int
+    layout: PoolLayout
+    totals: tuple[int, ...]
+
+
+def choose_context(config: ModelConfig, options: EngineOptions) -> int:
+    """The context to serve: as asked for, else the default, never above the model's own or the pool's."""
+    if options.context is None:
+        return min(config.context_length, CONTEXT_DEFAULT, options.pool_tokens or CONTEXT_DEFAULT)
+    if options.context > config.context_length:
+        raise ClientError(
+            f"context {options.context:,} is over the model's own: {config.name} has {config.context_length:,}",
+            param="context",
+        )
+    return options.context
+
+
+def choose_size(config: ModelConfig, options: EngineOptions) -> EngineSize:
+    """Pools in which one conversation may use the whole context, or as large as asked for."""
+    context = choose_context(config, options)
+    layout = PoolLayout(options.page_size, config.attention.sliding_window)
+    pool_tokens = max(context, options.pool_tokens or 0)
+    return EngineSize(context, pool_tokens, layout, pool_totals(layout, pool_tokens, options))
+
+
+def pool_totals(layout: PoolLayout, pool_tokens: int, options: EngineOptions) -> tuple[int, ...]:
+    """The window pool has what `max_running` requests need at most at one time, never more than the full pool."""
+    full = layout.pages_for(pool_tokens)
+    needs = request_need(layout, pool_tokens, options.chunk)
+    if len(needs) == 1:
+        return (full + NUM_RESERVED,)
+    return full + NUM_RESERVED, min(full, options.max_running * needs[Pool.SWA]) + NUM_RESERVED
+
+
+def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
+    """Bytes of both pools when the full pool holds `pool_tokens`."""
+    attention = config.attention
+    num_sliding = sum(attention.layer_slides)
+    layout = PoolLayout(options.page_size, attention.sliding_window)
+    shape = KvShape(
+        num_full_layers=config.num_layers - num_sliding,
+        num_sliding_layers=num_sliding,
+        num_kv_heads=attention.num_kv_heads,
+        head_dim=attention.head_dim,
+        value_bytes=VALUE_BYTES[options.kv_dtype],
+    )
+    totals = pool_totals(layout, pool_tokens, options)
+    return sum(total * size for total, size in zip(totals, page_bytes(shape, layout), strict=True))
