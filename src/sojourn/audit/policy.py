@@ -1,0 +1,60 @@
+"""When the census is taken: `--strict-mem-check`. What it raises nobody here catches: the engine reports and stops.
+
+0   when the engine goes idle
+1   and every few seconds while it is busy
+2   and after every step
+"""
+
+from enum import IntEnum
+
+from sojourn.audit.census import Census, census
+from sojourn.cache.protocol import PrefixCache
+from sojourn.core.clock import Clock
+from sojourn.core.ids import StepId
+
+_EVERY_SECONDS = 5.0
+
+
+class StrictMemCheck(IntEnum):
+    IDLE = 0
+    PERIODIC = 1
+    EVERY_STEP = 2
+
+
+class MemCheck:
+    """The loop calls `after_step`; the policy decides whether to count."""
+
+    def __init__(
+        self, cache: PrefixCache, level: StrictMemCheck, clock: Clock, *, every_s: float = _EVERY_SECONDS
+    ) -> None:
+        self._cache = cache
+        self._level = level
+        self._clock = clock
+        self._every_s = every_s
+        self._last_at = clock()
+        self._last: Census | None = None
+        self._checks = 0
+
+    @property
+    def checks(self) -> int:
+        return self._checks
+
+    @property
+    def last(self) -> Census | None:
+        """What was counted last."""
+        return self._last
+
+    def after_step(self, step: StepId, *, is_idle: bool) -> None:
+        """Take the census if it is due."""
+        if is_idle or self._level is StrictMemCheck.EVERY_STEP or self._is_time():
+            self.check()
+
+    def check(self) -> Census:
+        """Take the census now."""
+        self._last = census(self._cache)
+        self._checks += 1
+        self._last_at = self._clock()
+        return self._last
+
+    def _is_time(self) -> bool:
+        return self._level is StrictMemCheck.PERIODIC and self._clock() - self._last_at >= self._every_s
