@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from sojourn.audit.census import census
 from sojourn.cache.none import NoneCache
 from sojourn.cache.protocol import CacheKey, InnerCache, PrefixCache
 from sojourn.cache.radix import RadixCache
@@ -44,7 +45,7 @@ class WorldConfig:
 
 
 class CountingCheck:
-    """The identity of every pool after every step: whatever a page is, it is counted once."""
+    """The census after every step: every page has one owner and every owner its pages."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -56,7 +57,7 @@ class CountingCheck:
 
 
 def check_identity(cache: PrefixCache) -> None:
-    cache.audit()
+    census(cache)
     for pool in cache.statistics():
         parts = pool.free + pool.fenced + pool.reserved + pool.tree + pool.running + pool.idle
         assert parts == pool.total, pool

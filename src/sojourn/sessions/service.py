@@ -27,6 +27,10 @@ IdSource = Callable[[], str]  # a fresh id each time
 class SlotKeeper(Protocol):
     """What sessions ask of the cache beside requests: `SessionAwareCache`."""
 
+    def begin(self, key: CacheKey, settled: int) -> None:
+        """A session whose first `settled` tokens are history already. It holds nothing yet."""
+        ...
+
     def release_session(self, lineage: Hashable) -> int:
         """Give up the idle slot of a session, if it has one; returns the pages it owned, over all pools."""
         ...
@@ -166,6 +170,7 @@ class SessionService:
         where = session.branch_length(session.history.settled_len if length is None and turn is None else length, turn)
         name = self._new_id() if new_id is None else new_id
         self._add(name, session.namespace, session.history.fork(where))
+        self._slots.begin(CacheKey(session.namespace, name), where)
         return name
 
     def history(self, session_id: str) -> HistoryView:
