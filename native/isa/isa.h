@@ -5,6 +5,7 @@
 #pragma once
 #include <cstddef>
 
+#include "native/attention/unit.h"
 #include "native/linear/linear.h"
 
 namespace sojourn {
@@ -26,6 +27,25 @@ struct Kernels {
                   ptrdiff_t stride, Activation activation);
     // linear/embed.h: out[cols] = scale * row `row` of w.
     void (*embed_row)(const Matrix& w, int row, float* out, float scale);
+
+    // attention/attend.h: one unit, K and V as stored; and the output of one row and head from its spans' partials.
+    void (*attend_f16)(const AttentionUnit& unit, const AttentionScratch& scratch);
+    void (*attend_f32)(const AttentionUnit& unit, const AttentionScratch& scratch);
+    void (*merge_partials)(const float* partials, int count, int head_dim, float* running, float* output);
+
+    // elementwise/rows.h: single rows.
+    void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, float* output);
+    void (*add)(float* x, const float* y, int n);
+    void (*rotate)(float* head, const float* cosines, const float* sines, int half);
+    void (*softcap)(float* x, float cap, int n);
+    void (*store_kv_f16)(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values);
+    void (*store_kv_f32)(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values);
+
+    // sampler/vocabulary.h: passes over one row of logits.
+    float (*maximum)(const float* x, int n);
+    int (*first_at_least)(const float* x, int n, float bound);
+    int (*collect_at_least)(const float* x, int n, float bound, int* indices);
+    void (*exponentials)(const float* x, int n, float maximum, float factor, float* weights, double* sums);
 };
 
 // The best set this processor and operating system can run.
