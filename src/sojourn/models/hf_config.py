@@ -105,7 +105,7 @@ def read_config(architecture: str, file: ConfigFile, name: str, *, has_head: boo
         intermediate_size=file.integer("intermediate_size"),
         num_layers=file.integer("num_hidden_layers"),
         context_length=file.integer("max_position_embeddings"),
-        rms_norm_eps=file.number("rms_norm_eps"),
+        rms_norm_eps=float(np.float32(file.number("rms_norm_eps"))),  # as GGUF stores it
         activation=_ACTIVATIONS[activation],
         attention=_read_attention(architecture, file, hidden, has_qkv_bias),
         tied_embeddings=tied or (not has_head and "tie_word_embeddings" not in file.fields),

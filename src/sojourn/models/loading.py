@@ -154,7 +154,7 @@ def _resolve(name_or_path: str, cache_dir: Path, progress: Progress) -> _Source:
         return _directory_source(name_or_path, name_or_path, snapshot)
     close = difflib.get_close_matches(name_or_path, catalog.CATALOG, n=1, cutoff=0.5)
     raise ModelError(
-        f"{name_or_path}: no such model, file or directory{f'; did you mean {close[0]}?' if close else ''}. "
+        f"{name_or_path}: no such model, file or directory{f' (did you mean {close[0]}?)' if close else ''}. "
         f"Known names: {', '.join(catalog.CATALOG)}; a .gguf file, a model directory or a hub id (owner/name) also work"
     )
 

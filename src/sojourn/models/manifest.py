@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from sojourn.models.config import Activation, AttentionConfig, ModelConfig, Rope
 from sojourn.models.packed import MatrixKind
 
-FORMAT_VERSION = 1  # of the manifest, of the folder and of the packed layout: any change of one raises it
+# Of the manifest, the packed layout, and what the loaders derive (configuration, tokenizer.json): a change of any raises it.
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from sojourn.core.errors import ModelError
+from sojourn.core.errors import ModelError, law
 from sojourn.models.checkpoint import SourceMatrix, dequantized
 from sojourn.models.packed import GROUP, ROWS_PER_BLOCK, MatrixKind, PackedMatrix
 
@@ -162,6 +162,7 @@ def _groups_of(source: SourceMatrix, kind: MatrixKind, raw: NDArray[np.uint8]) -
     elif kind is MatrixKind.Q4M:
         groups = _quantize_4bit(dequantized(source.name, source.encoding, raw))
     elif kind is MatrixKind.Q4:
+        law(source.encoding is Encoding.Q4_0, "%s: %s packed as Q4", source.name, source.encoding)
         blocks = raw.reshape(rows, -1, block_bytes)
         groups = _Groups(blocks[..., 2:], _halves(blocks, 0))
     elif source.encoding in _EXACT_IN_Q8:
@@ -193,23 +194,23 @@ def _exact_8bit(encoding: Encoding, blocks: NDArray[np.uint8]) -> _Groups:
 def _quantize_8bit(values: NDArray[np.float32]) -> _Groups:
     grouped = values.reshape(values.shape[0], -1, GROUP)
     largest = np.abs(grouped).max(axis=-1)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the caller
         scales = (largest / 127).astype(np.float16)
         # a scale that half precision rounded far down (a subnormal) would clip: take the next one up
         clips = scales.astype(np.float32) * np.float32(127.5) < largest
         scales = np.where(clips, np.nextafter(scales, np.float16(np.inf)), scales)
-    quants = np.rint(grouped * _inverse(scales)).clip(-127, 127)
-    return _Groups((quants.astype(np.int16) + 128).astype(np.uint8), scales)
+        quants = np.rint(grouped * _inverse(scales)).clip(-127, 127).astype(np.int16)
+    return _Groups((quants + 128).astype(np.uint8), scales)
 
 
 def _quantize_4bit(values: NDArray[np.float32]) -> _Groups:
     grouped = values.reshape(values.shape[0], -1, GROUP)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the caller
         mins = grouped.min(axis=-1).astype(np.float16)
         scales = ((grouped.max(axis=-1) - mins.astype(np.float32)) / 15).astype(np.float16)
-    scales = np.maximum(scales, np.float16(0))
-    shifted = grouped - mins.astype(np.float32)[..., None]
-    quants = np.rint(shifted * _inverse(scales)).clip(0, 15).astype(np.uint8)
+        scales = np.maximum(scales, np.float16(0))
+        shifted = grouped - mins.astype(np.float32)[..., None]
+        quants = np.rint(shifted * _inverse(scales)).clip(0, 15).astype(np.uint8)
     return _Groups(quants[..., :16] | (quants[..., 16:] << 4), scales, mins)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.core.errors import ModelError
 from sojourn.models.config import Rope
 
 _F64 = NDArray[np.float64]
@@ -53,6 +54,10 @@ Scaling = Linear | Llama3 | Yarn | Divided
 
 
 def make_rope(base: float, head_dim: int, scaling: Scaling | None = None) -> Rope:
+    if head_dim <= 0 or head_dim % 2 or base <= 0:
+        raise ModelError(
+            f"head dimension {head_dim} with rotary base {base} cannot be rotated; an even one and a positive base can"
+        )
     frequencies: _F64 = base ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     attention_factor = 1.0
     match scaling:

@@ -80,11 +80,11 @@ class PackedCache:
     def build(
         self, source: SourceId, checkpoint: Checkpoint, weights: Weights | None, progress: Progress
     ) -> LoadedModel:
-        """Pack and publish the folder, then map it. If another process was faster, its folder is used."""
+        """Pack and publish the folder, then map it."""
         target = self._folder(source, weights)
         try:
             with exclusive_scratch(self._directory, progress) as scratch:
-                if read_manifest(target) is None:
+                if self.open(source, weights) is None:  # or another process was faster
                     _write(scratch, source, checkpoint, make_plan(checkpoint, weights), progress)
                     publish(scratch, target)
                     self._sweep_outdated(target)
