@@ -62,14 +62,14 @@ def assemble(model_name: str, options: EngineOptions, world: World, progress: Pr
     weights = None if options.weights is None else Weights(options.weights)
     model = load(model_name, cache_dir=world.cache_dir, weights=weights, progress=progress)
     config = model.packed.config
-    size = choose_size(config, options)
+    size = choose_size(model.info.name, config, options)
     demand = Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
     check_fits(demand, world.free_memory, size.pool_tokens)
     threads = options.threads or physical_cores()
     backend = NativeBackend(
         model.packed,
         page_size=options.page_size,
-        num_pages=(size.totals[0], size.totals[1] if len(size.totals) > 1 else 0),
+        num_pages=size.pages_of_both,
         kv_dtype=options.kv_dtype,
         threads=threads,
         seqs_max=options.max_running,

@@ -40,7 +40,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"sojourn: {message}\n")
+    is_help = message.startswith("Usage:")  # a command without a subcommand shows its help
+    sys.stderr.write(f"{message if is_help else f'sojourn: {message}'}\n")
     return code
 
 

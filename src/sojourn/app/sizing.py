@@ -20,22 +20,27 @@ class EngineSize:
     layout: PoolLayout
     totals: tuple[int, ...]
 
+    @property
+    def pages_of_both(self) -> tuple[int, int]:
+        """What a back end is given: it knows two pools, of which one may have nothing but the null page."""
+        return self.totals[Pool.FULL], self.totals[Pool.SWA] if len(self.totals) > 1 else NUM_RESERVED
 
-def choose_context(config: ModelConfig, options: EngineOptions) -> int:
+
+def choose_context(name: str, config: ModelConfig, options: EngineOptions) -> int:
     """The context to serve: as asked for, else the default, never above the model's own or the pool's."""
     if options.context is None:
         return min(config.context_length, CONTEXT_DEFAULT, options.pool_tokens or CONTEXT_DEFAULT)
     if options.context > config.context_length:
         raise ClientError(
-            f"context {options.context:,} is over the model's own: {config.name} has {config.context_length:,}",
+            f"context {options.context:,} is over the model's own: {name} has {config.context_length:,}",
             param="context",
         )
     return options.context
 
 
-def choose_size(config: ModelConfig, options: EngineOptions) -> EngineSize:
+def choose_size(name: str, config: ModelConfig, options: EngineOptions) -> EngineSize:
     """Pools in which one conversation may use the whole context, or as large as asked for."""
-    context = choose_context(config, options)
+    context = choose_context(name, config, options)
     layout = PoolLayout(options.page_size, config.attention.sliding_window)
     pool_tokens = max(context, options.pool_tokens or 0)
     return EngineSize(context, pool_tokens, layout, pool_totals(layout, pool_tokens, options))
