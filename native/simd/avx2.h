@@ -13,6 +13,8 @@ struct Avx2 {
     struct Ints {
         __m256i lo, hi;
     };
+    // The register file, in units of sixteen lanes: what bounds a kernel's tile.
+    static constexpr int kRegisters = 8;
     struct Bytes {
         __m256i lo, hi;
     };

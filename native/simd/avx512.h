@@ -10,6 +10,8 @@ namespace sojourn {
 struct Avx512 {
     using Floats = __m512;
     using Ints = __m512i;
+    // The register file, in units of sixteen lanes: what bounds a kernel's tile.
+    static constexpr int kRegisters = 32;
     struct Bytes {
         __m512i bits;
     };

@@ -21,6 +21,8 @@ struct Portable {
     struct Ints {
         Int4 part[4];
     };
+    // The register file, in units of sixteen lanes: what bounds a kernel's tile.
+    static constexpr int kRegisters = 4;
     struct Bytes {
         Byte16 part[4];
     };
