@@ -82,27 +82,26 @@ def describe(
     name_or_path: str, *, cache_dir: Path, weights: Weights | None = None, progress: Progress | None = None
 ) -> ModelDescription:
     """Facts about a model, from the packed cache or the file's own index; packs nothing, fetches only hub ids."""
-    source = _resolve(name_or_path, cache_dir, progress or SilentProgress())
-    cache = PackedCache(cache_dir / "packed")
+    told = progress or SilentProgress()
+    source = _resolve(name_or_path, cache_dir, told)
     entry = catalog.CATALOG.get(name_or_path)
-    packed = cache.info(source.id, weights)
-    fetched = entry is None or catalog.file_path(entry, cache_dir / "files").is_file()
+    is_fetched = entry is None or catalog.file_path(entry, cache_dir / "files").is_file()
+    packed = PackedCache(cache_dir / "packed").info(source.id, weights)
+    config, info = packed or (None, None)
+    if packed is None and is_fetched:
+        checkpoint = source.open(told)
+        config = checkpoint.config
+        info = describe_checkpoint(source.id, checkpoint, make_plan(checkpoint, weights))
     listing = ModelListing(
         name=source.id.name,
         title=entry.title if entry else source.id.location,
-        license=entry.license if entry else "see the model's card",
+        license=entry.license if entry else info.license if info else "not stated",
         download_bytes=entry.download_bytes if entry else None,
-        is_fetched=fetched,
+        is_fetched=is_fetched,
         is_packed=packed is not None,
         cached_bytes=_cached_bytes(source.id.name, cache_dir),
     )
-    if packed is not None:
-        return ModelDescription(listing, *packed)
-    if not fetched:
-        return ModelDescription(listing, None, None)
-    checkpoint = source.open(progress or SilentProgress())
-    info = describe_checkpoint(source.id, checkpoint, make_plan(checkpoint, weights))
-    return ModelDescription(listing, checkpoint.config, info)
+    return ModelDescription(listing, config, info)
 
 
 def list_models(cache_dir: Path) -> list[ModelListing]:

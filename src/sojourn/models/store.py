@@ -68,7 +68,7 @@ class PackedCache:
         try:
             packed = _map(folder, manifest)
             text = TextConfig.from_json((folder / _TEXT).read_text(encoding="utf-8"))
-            tokenizer_json = (folder / _TOKENIZER).read_text(encoding="utf-8")
+            tokenizer_json = (folder / _TOKENIZER).read_bytes().decode()
         except (OSError, ValueError, ModelError):
             return None
         return LoadedModel(packed, tokenizer_json, text, manifest.info)
