@@ -170,6 +170,13 @@ def test_without_a_template_text_continues_as_it_is() -> None:
     assert not glue(GEMMA, "<bos>", "<end_of_turn>").is_plain
 
 
+def test_text_after_a_cut_continues_it_and_after_an_eos_begins_anew() -> None:
+    tokenizer = tiny_tokenizer(("<s>", "</s>"), add_bos=True, space_prefix=True)
+    chat = Glue(tokenizer, None)
+    assert chat.following([HI], [MORE], None) == tokenizer.encode("more", continues=True)
+    assert chat.following([HI], [MORE], tokenizer.config.eos_ids[0]) == tokenizer.encode(" more", continues=True)
+
+
 def whole_render(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     template = ChatTemplate.of(tokenizer.config, str)
     assert template is not None

@@ -86,6 +86,20 @@ def test_sentencepiece_puts_a_space_before_text_and_takes_it_away() -> None:
     assert build(SPM_FIELDS, add_space_prefix=False).encode("ab") == [6]
 
 
+def test_text_that_continues_gets_no_space() -> None:
+    bytes_and_text = ["<0x0A>", *SPM_TOKENS]
+    kinds, scores = [6, 2, 3, 3, 1, 1, 1, 1, 1, 1], [0.0, 0.0, 0.0, 0.0, -9.0, -8.0, -7.0, -1.0, -2.0, -3.0]
+    tokenizer = build(
+        SPM_FIELDS, tokens=bytes_and_text, token_type=kinds, scores=scores, bos_token_id=2, eos_token_id=3
+    )
+    assert tokenizer.encode("ab") == [9]
+    assert tokenizer.encode("ab", continues=True) == [7]
+    assert tokenizer.encode(" ab", continues=True) == [9]
+    assert tokenizer.encode("\nab", continues=True) == [0, 7]
+    assert tokenizer.encode("</s>ab", continues=True) == [3, 9]
+    assert tokenizer.encode("", continues=True) == []
+
+
 def test_end_of_text_of_llama_is_an_end_and_hidden() -> None:
     tokenizer = build(SPM_FIELDS)
     assert tokenizer.config.eos_ids == (2,)

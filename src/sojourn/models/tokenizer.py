@@ -49,18 +49,33 @@ class Tokenizer:
         """Ids are `[0, vocab_size)`; a model's own vocabulary may be padded beyond it."""
         return self._vocab_size
 
-    def encode(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, continues: bool = False
+    ) -> list[int]:
         """Ids of `text`. `add_bos` puts BOS first if the model has one. Without `parse_special` the name of a control
-        token is text like any other. Raises ClientError for a lone surrogate."""
+        token is text like any other. Text that `continues` other text gets no space put before it, where the tokenizer
+        would (Llama 2). Raises ClientError for a lone surrogate."""
         lone = LONE_SURROGATE.search(text)
         if lone is not None:
             raise ClientError(f"text is not valid Unicode: lone surrogate at character {lone.start()}")
-        with self._encoding:
-            self._inner.encode_special_tokens = not parse_special
-            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        if continues and self.config.strip_leading_space:
+            return self._encode_after_newline(text, parse_special)
+        ids = self._encode(text, parse_special)
         if add_bos and self.config.bos_id is not None:
             return [self.config.bos_id, *ids]
         return ids
+
+    def _encode(self, text: str, parse_special: bool) -> list[int]:
+        with self._encoding:
+            self._inner.encode_special_tokens = not parse_special
+            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _encode_after_newline(self, text: str, parse_special: bool) -> list[int]:
+        """Vocabularies that put a space first have no token with a newline and more in it, so the cut is clean."""
+        newline = self._encode("\n", parse_special)
+        ids = self._encode("\n" + text, parse_special)
+        return ids[len(newline) :] if ids[: len(newline)] == newline else self._encode(text, parse_special)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""

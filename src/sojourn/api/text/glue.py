@@ -1,13 +1,13 @@
 """Glue between turns: the text that a turn appends to a history of token ids which is never rendered again.
 
     history   <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n | Hello!<|im_end|>  |
-    rendered  <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n | ANSWER<|im_end|>\\n<|im_start|>user\\nMore ...
+    rendered  <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n | ANSWER<|im_end|>\\n<|im_start|>user\\nMo ...
                                                                                          |-- appended ------------->
 
 The whole conversation is rendered with a placeholder for the last answer, and what follows the placeholder is appended:
-all of it after an answer that was cut off, and without the end-of-message token when the model sampled that itself. So a
-default system message stays where it was, and it does not matter what a template does to earlier answers (strip them,
-drop their thinking): those are in the history as they were sampled.
+all of it after an answer that was cut off, and without the end-of-message token when the model sampled that itself.
+So a default system message stays where it was, and it does not matter what a template does to earlier answers (strip
+them, drop their thinking): those are in the history as they were sampled.
 
 Pure: knows templates, text and ids; no KV, no request.
 """
@@ -46,7 +46,7 @@ class Glue:
 
     def opening(self, messages: Sequence[Message]) -> list[int]:
         """The ids of the first turn, with one BOS if the model has any: the template's or the tokenizer's."""
-        ids = self._tokenizer.encode(self.opening_text(messages), add_bos=False)
+        ids = self._tokenizer.encode(self.opening_text(messages))
         bos_id = self._tokenizer.config.bos_id
         if self._tokenizer.config.add_bos and bos_id is not None and ids[:1] != [bos_id]:
             return [bos_id, *ids]
@@ -55,9 +55,9 @@ class Glue:
     def following_text(self, before: Sequence[Message], new: Sequence[Message], sampled_eos: int | None) -> str:
         """The text that `new` appends after the answer to `before`.
 
-        `before` is everything up to that answer, without it. `sampled_eos` is the EOS id the answer ended with, None when
-        it was cut off (length, stop string, interruption). An EOS that is not the template's own end of message leaves the
-        message open, and the template's end is appended after it.
+        `before` is everything up to that answer, without it. `sampled_eos` is the EOS id the answer ended with, None
+        when it was cut off (length, stop string, interruption). An EOS that is not the template's own end of message
+        leaves the message open, and the template's end is appended after it.
         """
         _check(new)
         if self._template is None:
@@ -71,7 +71,7 @@ class Glue:
 
     def following(self, before: Sequence[Message], new: Sequence[Message], sampled_eos: int | None) -> list[int]:
         """The ids that `new` appends to the history, see `following_text`."""
-        return self._tokenizer.encode(self.following_text(before, new, sampled_eos), add_bos=False)
+        return self._tokenizer.encode(self.following_text(before, new, sampled_eos), continues=sampled_eos is None)
 
     def _after_answer(self, before: Sequence[Message], new: Sequence[Message]) -> str:
         """What follows the last answer in the render of everything.
@@ -94,8 +94,8 @@ class Glue:
         whole = self._render([*before, {"role": "assistant", "content": answer}, *new], True)
         if whole.count(answer) != 1:
             raise ModelError(
-                f"chat_template: writes an assistant's answer {whole.count(answer)} times instead of once, so a turn cannot "
-                "be appended to a history; give a template that writes every answer"
+                f"chat_template: writes an assistant's answer {whole.count(answer)} times instead of once, so a turn "
+                "cannot be appended to a history; give a template that writes every answer"
             )
         return whole, whole.partition(answer)[2]
 
@@ -127,7 +127,7 @@ class Conversation:
         return self._glue.following(self._before, new, self._sampled_eos)
 
     def record(self, new: Sequence[Message], answer: str, sampled_eos: int | None) -> None:
-        """`new` was appended and answered; `sampled_eos` is the EOS id in the history, None if the answer was cut off."""
+        """`new` was appended and answered; `sampled_eos` is the EOS id in the history, None after a cut."""
         self._before = [*self.messages, *new]
         self._answer = answer
         self._sampled_eos = sampled_eos
