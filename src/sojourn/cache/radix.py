@@ -29,6 +29,8 @@ class RadixStatistics:
     num_leases: int
     full_pages_evicted: int
     swa_pages_evicted: int
+    splits: int
+    merges: int
 
 
 class RadixCache:
@@ -117,7 +119,10 @@ class RadixCache:
         return count_pages(self.book, self.account, self._evictable())
 
     def tree_statistics(self) -> RadixStatistics:
-        return RadixStatistics(self.tree.num_nodes, len(self.tree.leases), self._full_evicted, self._swa_evicted)
+        tree = self.tree
+        return RadixStatistics(
+            tree.num_nodes, len(tree.leases), self._full_evicted, self._swa_evicted, tree.num_splits, tree.num_merges
+        )
 
     def idle_holdings(self) -> Iterable[Holding]:
         return ()

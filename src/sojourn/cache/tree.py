@@ -95,6 +95,8 @@ class Tree:
         self.num_swa_leased = 0  # of them, covered by a lease
         self.leaf_queue = NodeQueue[Node](_may_lose_tail)
         self.swa_queue = NodeQueue[Node](_may_lose_window)
+        self.num_splits = 0
+        self.num_merges = 0
         self._tick = 0
 
     # -- matching: pure
@@ -195,7 +197,6 @@ class Tree:
         if not node.is_guarded:
             self._unguard(node)
         self.touch(node)
-        self.offer(node)
         self.merge(node)
 
     def narrow(self, lease: Lease, window_from: int) -> None:
@@ -274,7 +275,6 @@ class Tree:
         self.num_nodes += 1
         self.num_swa_pages += int(np.count_nonzero(swa))
         self.touch(node)
-        self.offer(node)
         return node
 
     def split_at(self, node: Node, num_pages: int) -> Node:
@@ -316,11 +316,13 @@ class Tree:
         return (full, swa[swa != NULL_PAGE]) if self.layout.window else (full,)
 
     def touch(self, node: Node) -> None:
+        """`node` is used now. Its queued entries are stale with that, so it is offered anew."""
         self._tick += 1
         node.last_used = self._tick
+        self.offer(node)
 
     def offer(self, node: Node) -> None:
-        """Queue what of `node` may be evicted now."""
+        """Queue what of `node` may be evicted now. Owed after every change of its age, its leases or its pages."""
         self.leaf_queue.push(node)
         self.swa_queue.push(node)
 
@@ -342,6 +344,7 @@ class Tree:
             child.parent = above
             parent.is_attached = False
             self.num_nodes -= 1
+            self.num_merges += 1
             self.offer(child)
             parent = above
 
@@ -368,6 +371,7 @@ class Tree:
         node.swa_leases, node.parent = node.swa_leases[count:], upper
         upper.children[self.key(node.edge, 0)] = node
         self.num_nodes += 1
+        self.num_splits += 1
         self.offer(upper)
         return upper
 

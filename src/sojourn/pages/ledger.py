@@ -172,6 +172,10 @@ class PageLedger:
         """The remembered moves of one page, oldest first. For reports."""
         return [move for move in self._record if (move.pages == page).any()]
 
+    def moves_since(self, serial: int) -> list[Move]:
+        """The remembered moves after that one, oldest first."""
+        return [move for move in self._record if move.serial > serial]
+
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
             self.num_pages, self._num_free, self.num_fenced, self._balance[RESERVED], len(self._in_flight), self._serial

@@ -74,7 +74,7 @@ class SlotStatistics:
     num_active: int
     num_idle: int  # idle with a holding
     resumes: int
-    rematches: int  # admissions of a session without a legal point of its own
+    rematches: int  # admissions of a session with history and no legal point of its own
     demotions: int
     overshoots: int  # finishes that cut committed tokens
 
@@ -112,7 +112,7 @@ class SessionAwareCache:
         if slot.holding is not None:
             self._demote(slot)  # its KV had no legal point for this turn
         slot.turn = request
-        self._rematches += 1
+        self._rematches += slot.settled > 0
         return True
 
     def grow(self, request: CacheRequest, length: int) -> bool:
