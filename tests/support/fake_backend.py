@@ -163,7 +163,7 @@ class FakeBackend:
             raise StaleKvError(f"row {seq} reads the null page of pool {number} in [{first}, {end})")
         if not np.array_equal(pool.positions[pages, offsets], positions):
             raise StaleKvError(f"row {seq} reads foreign positions of pool {number} in [{first}, {end})")
-        chains = pool.chains[pages, offsets]
+        chains: NDArray[np.uint64] = pool.chains[pages, offsets]
         before = np.concatenate((np.zeros(1, dtype=np.uint64), chains[:-1]))
         tokens = pool.tokens[pages, offsets].astype(np.uint64)
         mixed = before * np.uint64(_A) + (tokens + np.uint64(1)) * np.uint64(_B)

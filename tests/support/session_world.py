@@ -47,7 +47,7 @@ class SessionWorld:
         return self.records.setdefault(request_id, Record())
 
     def history(self, session_id: str) -> list[int]:
-        return self.service.history(session_id).token_ids.tolist()
+        return [int(token) for token in self.service.history(session_id).token_ids]
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):

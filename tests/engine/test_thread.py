@@ -1,0 +1,170 @@
+"""The engine's thread: commands are answered, events reach their sinks, and a broken law reaches everyone."""
+
+import queue
+from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Event as Flag
+from threading import current_thread
+
+import pytest
+from tests.support.fake_backend import expected_tokens
+from tests.support.world import World, WorldConfig
+
+from sojourn.core.errors import ClientError, CorruptionError
+from sojourn.core.ids import RequestId
+from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
+from sojourn.engine.loop import EngineLoop
+from sojourn.engine.thread import EngineStoppedError, EngineThread
+
+PATIENCE = 30.0  # seconds; a guard against hanging, never waited for
+Told = queue.SimpleQueue[Event | EngineStoppedError]
+
+
+@pytest.fixture
+def world() -> World:
+    return World(WorldConfig())
+
+
+@pytest.fixture
+def thread(world: World) -> Iterator[EngineThread[EngineLoop]]:
+    thread = EngineThread(world.loop)
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+def start(
+    thread: EngineThread[EngineLoop], world: World, prompt: list[int], max_new_tokens: int = 5
+) -> tuple[Future[RequestId], Told]:
+    told: Told = queue.SimpleQueue()
+
+    def command(loop: EngineLoop) -> RequestId:
+        request = world.request(prompt, max_new_tokens)
+        loop.submit(request)
+        return request.request_id
+
+    return thread.stream(command, told.put), told
+
+
+def read(told: Told) -> tuple[list[int], FinishedEvent | EngineStoppedError]:
+    tokens: list[int] = []
+    while True:
+        event = told.get(timeout=PATIENCE)
+        if not isinstance(event, TokensEvent):
+            return tokens, event
+        tokens += [sample.token for sample in event.samples]
+
+
+def test_a_stream_gets_every_event_of_its_request(world: World, thread: EngineThread[EngineLoop]) -> None:
+    streams = [start(thread, world, [salt, 2, 3]) for salt in range(5)]
+    for salt, (answer, told) in enumerate(streams):
+        tokens, end = read(told)
+        assert tokens == expected_tokens([salt, 2, 3], 5)
+        assert isinstance(end, FinishedEvent)
+        assert end.request_id == answer.result(PATIENCE)
+        assert told.empty()
+
+
+def test_commands_run_on_the_engine_s_thread(thread: EngineThread[EngineLoop]) -> None:
+    assert thread.call(lambda loop: current_thread().name).result(PATIENCE) == "engine"
+
+
+def test_a_refusal_is_the_caller_s_alone(world: World, thread: EngineThread[EngineLoop]) -> None:
+    refused, told = start(thread, world, [])
+    with pytest.raises(ClientError):
+        refused.result(PATIENCE)
+    assert told.empty()
+    _, told = start(thread, world, [1])
+    assert read(told)[0] == expected_tokens([1], 5)
+    assert thread.stopped is None
+
+
+def test_a_cancelled_command_is_not_run(thread: EngineThread[EngineLoop]) -> None:
+    gate, ran = Flag(), Flag()
+    blocker = thread.call(lambda loop: gate.wait(PATIENCE))
+    unwanted = thread.call(lambda loop: ran.set())
+    assert unwanted.cancel()
+    gate.set()
+    assert blocker.result(PATIENCE)
+    thread.call(lambda loop: None).result(PATIENCE)
+    assert not ran.is_set()
+
+
+def test_a_broken_law_reaches_every_stream_every_waiting_call_and_every_later_one(
+    world: World, thread: EngineThread[EngineLoop]
+) -> None:
+    gate = Flag()
+    _, told = start(thread, world, [1, 2, 3], 400)
+    blocker = thread.call(lambda loop: gate.wait(PATIENCE))
+
+    def corrupt(loop: EngineLoop) -> None:
+        raise CorruptionError("page 7 has two owners")
+
+    broken = thread.call(corrupt)
+    waiting = thread.call(lambda loop: 1)
+    gate.set()
+    assert blocker.result(PATIENCE)
+    for future in (broken, waiting):
+        with pytest.raises(EngineStoppedError, match="page 7 has two owners"):
+            future.result(PATIENCE)
+    _, end = read(told)
+    assert isinstance(end, EngineStoppedError)
+    assert "page 7 has two owners" in end.report
+    with pytest.raises(EngineStoppedError, match="page 7 has two owners"):
+        thread.call(lambda loop: 1).result(PATIENCE)
+    assert thread.stopped is not None
+
+
+def test_a_failing_step_stops_the_engine_with_its_traceback(world: World, thread: EngineThread[EngineLoop]) -> None:
+    world.backend.fail_with = MemoryError("no room for activations")
+    _, told = start(thread, world, [1, 2, 3])
+    _, end = read(told)
+    assert isinstance(end, EngineStoppedError)
+    assert "no room for activations" in str(end)
+    assert "Traceback" in end.report
+
+
+def test_a_stop_tells_open_streams_and_may_be_repeated(world: World, thread: EngineThread[EngineLoop]) -> None:
+    answer, told = start(thread, world, [1, 2, 3], 400)
+    answer.result(PATIENCE)
+    thread.stop()
+    _, end = read(told)
+    assert isinstance(end, EngineStoppedError)
+    thread.stop()
+    with pytest.raises(EngineStoppedError, match="closed"):
+        thread.call(lambda loop: 1).result(PATIENCE)
+
+
+def test_a_thread_that_never_started_answers_when_it_is_stopped(world: World) -> None:
+    thread = EngineThread(world.loop)
+    answer = thread.call(lambda loop: 1)
+    thread.stop()
+    with pytest.raises(EngineStoppedError):
+        answer.result(PATIENCE)
+
+
+class Alarm:
+    """A crank with nothing to do but one notice, due at once."""
+
+    def __init__(self) -> None:
+        self.is_due = True
+
+    @property
+    def has_work(self) -> bool:
+        return False
+
+    def wake_in(self) -> float | None:
+        return 0.0 if self.is_due else None
+
+    def step(self) -> list[Event | Notice]:
+        notices: list[Event | Notice] = [Notice()] if self.is_due else []
+        self.is_due = False
+        return notices
+
+
+def test_what_is_due_by_itself_wakes_the_thread_and_reaches_the_listener() -> None:
+    heard: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+    thread = EngineThread(Alarm(), listener=heard.put)
+    thread.start()
+    assert heard.get(timeout=PATIENCE) == Notice()
+    thread.stop()

@@ -1,0 +1,53 @@
+"""Outputs become samples, work by work."""
+
+import numpy as np
+import pytest
+from tests.support.fake_backend import FakeBackend
+
+from sojourn.backends.protocol import BatchOutput
+from sojourn.core.errors import CorruptionError
+from sojourn.core.ids import SeqId, StepId
+from sojourn.core.step import Sample, SamplingParams, StepPlan, Work
+from sojourn.runner.runner import Runner, samples_of
+
+
+def output(tokens: list[int], num_top: int = 0) -> BatchOutput:
+    count = len(tokens)
+    return BatchOutput(
+        tokens=np.array(tokens, dtype=np.int32),
+        logprobs=np.array([-row / 2 for row in range(count)], dtype=np.float32),
+        top_ids=np.arange(count * num_top, dtype=np.int32).reshape(count, num_top),
+        top_logprobs=np.array([-i / 4 for i in range(count * num_top)], dtype=np.float32).reshape(count, num_top),
+        logits=None,
+    )
+
+
+def test_samples_go_to_the_works_that_asked() -> None:
+    works = (
+        Work(SeqId(0), 0, (1, 2)),
+        Work(SeqId(1), 5, (3,), (), SamplingParams()),
+        Work(SeqId(2), 5, (3, 4), (), SamplingParams(), 1),
+    )
+    assert samples_of(works, output([10, 11, 12])) == ((), (Sample(10),), (Sample(11), Sample(12)))
+
+
+def test_each_work_gets_the_logprobs_it_asked_for() -> None:
+    works = tuple(Work(SeqId(i), 5, (3,), (), SamplingParams(num_logprobs=k)) for i, k in enumerate((None, 0, 1, 2)))
+    assert samples_of(works, output([10, 11, 12, 13], num_top=2)) == (
+        (Sample(10),),
+        (Sample(11, -0.5),),
+        (Sample(12, -1.0, ((4, -1.0),)),),
+        (Sample(13, -1.5, ((6, -1.5), (7, -1.75))),),
+    )
+
+
+def test_an_output_of_another_size_is_a_broken_law() -> None:
+    with pytest.raises(CorruptionError):
+        samples_of((Work(SeqId(1), 5, (3,), (), SamplingParams()),), output([10, 11]))
+
+
+def test_an_empty_plan_is_not_launched() -> None:
+    backend = FakeBackend(page_size=16, totals=[4])
+    with pytest.raises(CorruptionError):
+        Runner(backend).launch(StepPlan(StepId(1), ()))
+    assert backend.steps == 0
