@@ -17,16 +17,16 @@ struct Sums {
 
 // Asks for the same group of the block that the next tile will read in this one's place. Left to the hardware, the
 // scales and minimums arrive late at every page and the kernel runs at half the memory's bandwidth. Into the second
-// level: a tile can be larger than the first.
+// level: a tile can be larger than the first. (A prefetch in an ordinary function or lambda is no effect to GCC, which
+// drops the call: hence always_inline.)
 template <MatrixKind K, int NB>
 [[gnu::always_inline]] inline void fetch_ahead(const Block& block, int groups, int group) {
     constexpr int bytes = K == MatrixKind::Q8 ? kWideBytes : kNarrowBytes;
     const ptrdiff_t next = ptrdiff_t{NB} * groups + group;
-    const auto fetch = [](const void* p) { __builtin_prefetch(p, 0, 2); };
 #pragma GCC unroll 8
-    for (int line = 0; line < bytes; line += kQuadBytes) fetch(block.quants + next * bytes + line);
-    fetch(block.scales + next * kRowsPerBlock);
-    if constexpr (K == MatrixKind::Q4M) fetch(block.mins + next * kRowsPerBlock);
+    for (int line = 0; line < bytes; line += kQuadBytes) __builtin_prefetch(block.quants + next * bytes + line, 0, 2);
+    __builtin_prefetch(block.scales + next * kRowsPerBlock, 0, 2);
+    if constexpr (K == MatrixKind::Q4M) __builtin_prefetch(block.mins + next * kRowsPerBlock, 0, 2);
 }
 
 // Adds the products of one 4-bit group. Integer sums start at -8 * (sum of the activations), so that nibbles count from
