@@ -15,10 +15,10 @@ import numpy as np
 from sojourn.cache.protocol import CacheAudit
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE, AccountId
-from sojourn.core.step import Pool
+from sojourn.core.step import PageArray, Pool
 from sojourn.pages.accounts import FENCED, FREE, RESERVED
 from sojourn.pages.holding import Holding
-from sojourn.pages.ledger import PageArray, PageLedger
+from sojourn.pages.ledger import PageLedger
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,9 +14,8 @@ from enum import Enum
 from typing import Protocol
 
 from sojourn.core.ids import AccountId, RequestId, StepId
-from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook
-from sojourn.pages.ledger import PageArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from sojourn.cache.statistics import count_pages
 from sojourn.cache.tree import NO_MATCH, Lease, Match, Node, Tree
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE, StepId
-from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook
-from sojourn.pages.ledger import PageArray, PageLedger
+from sojourn.pages.ledger import PageLedger
 from sojourn.pages.sizing import misfit
 
 

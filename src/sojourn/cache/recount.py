@@ -7,7 +7,7 @@ import numpy as np
 from sojourn.cache.tree import NO_PAGES, Node, Tree
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE
-from sojourn.pages.ledger import PageArray
+from sojourn.core.step import PageArray
 
 
 def recount(tree: Tree) -> tuple[PageArray, ...]:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from sojourn.cache.evict import NodeQueue
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE
-from sojourn.core.step import TokenArray
-from sojourn.pages.ledger import PageArray
+from sojourn.core.step import PageArray, TokenArray
 from sojourn.pages.sizing import PoolLayout
 
 NO_PAGES: PageArray = np.zeros(0, dtype=np.int32)

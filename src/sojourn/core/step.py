@@ -17,9 +17,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.ids import PageId, SeqId, StepId
+from sojourn.core.ids import SeqId, StepId
 
 TokenArray = NDArray[np.int32]
+PageArray = NDArray[np.int32]  # PageIds
 
 
 class Pool(IntEnum):
@@ -54,13 +55,13 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableEdit:
-    """Pages `[first, first + len(pages))` of a sequence's page table in one pool become `pages`."""
+    """Pages `[first, first + len(pages))` of a sequence's page table in one pool become `pages` (a copy of its own)."""
 
     pool: Pool
     first: int
-    pages: tuple[PageId, ...]
+    pages: PageArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

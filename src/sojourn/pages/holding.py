@@ -17,9 +17,9 @@ import numpy as np
 
 from sojourn.core.errors import CapacityError, law
 from sojourn.core.ids import NULL_PAGE, AccountId
-from sojourn.core.step import Pool, TableEdit
+from sojourn.core.step import PageArray, Pool, TableEdit
 from sojourn.pages.accounts import Accounts
-from sojourn.pages.ledger import PageArray, PageLedger
+from sojourn.pages.ledger import PageLedger
 from sojourn.pages.sizing import PoolLayout
 
 _FIRST_CAPACITY = 16
@@ -199,6 +199,8 @@ class HoldingBook:
         behind = self.layout.window_first_page(min(settled, holding.kv_committed_len))
         hole = min(window.size, -(-settled // holding.page_size))
         end = self.layout.window_first_page(holding.kv_committed_len)
+        if behind <= window.live_from and end <= max(hole, window.swept):
+            return
         if behind > window.live_from:
             self._let_go(holding, window.live_from, behind)
             window.live_from = behind
@@ -282,9 +284,8 @@ class HoldingBook:
         edits = []
         for ledger, pages in zip(self.ledgers, holding.lists, strict=True):
             if pages.changed_from < pages.size:
-                changed = tuple(pages.pages[pages.changed_from :].tolist())
-                edits.append(TableEdit(ledger.pool, pages.changed_from, changed))
-            pages.changed_from = pages.size
+                edits.append(TableEdit(ledger.pool, pages.changed_from, pages.pages[pages.changed_from :].copy()))
+                pages.changed_from = pages.size
         return tuple(edits)
 
     def is_legal(self, holding: Holding, length: int) -> bool:

@@ -15,14 +15,11 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sojourn.core.errors import CapacityError, CorruptionError, law
 from sojourn.core.ids import NULL_PAGE, AccountId, PageId, StepId
-from sojourn.core.step import Pool
+from sojourn.core.step import PageArray, Pool
 from sojourn.pages.accounts import FENCED, FREE, RESERVED, Accounts
-
-PageArray = NDArray[np.int32]
 
 _RECORD_PAGES_MAX = 1 << 16  # pages named by the remembered moves of one pool
 _NOWHERE = StepId(-1)
@@ -75,7 +72,7 @@ class PageLedger:
         self._in_flight: deque[StepId] = deque()
         self._last_launched = _NOWHERE
         self._balance: dict[AccountId, int] = {FREE: num_pages, RESERVED: 0, FENCED: 0}
-        self._record: deque[Move] = deque()
+        self._record: deque[tuple[int, StepId, AccountId, AccountId, PageArray]] = deque()  # fields of Move
         self._record_pages = 0
         self._serial = 0
         null = self._pop(1)
@@ -170,11 +167,11 @@ class PageLedger:
 
     def moves_of(self, page: PageId) -> list[Move]:
         """The remembered moves of one page, oldest first. For reports."""
-        return [move for move in self._record if (move.pages == page).any()]
+        return [Move(*fields) for fields in self._record if (fields[4] == page).any()]
 
     def moves_since(self, serial: int) -> list[Move]:
         """The remembered moves after that one, oldest first."""
-        return [move for move in self._record if move.serial > serial]
+        return [Move(*fields) for fields in self._record if fields[0] > serial]
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
@@ -201,10 +198,10 @@ class PageLedger:
         self._balance[source] -= count
         self._balance[target] = self._balance.get(target, 0) + count
         self._serial += 1
-        self._record.append(Move(self._serial, self._last_launched, source, target, pages))
+        self._record.append((self._serial, self._last_launched, source, target, pages))
         self._record_pages += count
         while self._record_pages > _RECORD_PAGES_MAX and len(self._record) > 1:
-            self._record_pages -= len(self._record.popleft().pages)
+            self._record_pages -= len(self._record.popleft()[4])
 
     def _refuse(self, pages: PageArray, source: AccountId, target: AccountId) -> None:
         """Name the first page that `source` may not give, and who has it."""
