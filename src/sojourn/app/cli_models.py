@@ -102,7 +102,7 @@ def print_table(console: Console, rows: Sequence[tuple[str, ...]], *, header: bo
     """A table on a terminal; elsewhere one row per line, columns apart by tabs, to be cut and searched."""
     if not console.is_terminal:
         for row in rows:
-            console.print("\t".join(row))
+            typer.echo("\t".join(row))  # rich would turn the tabs into spaces
         return
     table = Table(show_header=header)
     for name in rows[0]:
