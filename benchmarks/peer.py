@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import llama_cpp.llama_cpp as api
 
@@ -81,7 +80,7 @@ class Peer:
         self._samplers = [self._sampler(seed) for seed in range(config.sequences)]
 
     @staticmethod
-    def _sampler(seed: int) -> Any:
+    def _sampler(seed: int) -> api.llama_sampler_p:
         chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_k(40))
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_p(0.95, 1))
@@ -141,19 +140,21 @@ class Peer:
 def _serve(connection: Connection, models: dict[str, str]) -> None:
     """Answer calls by name on peers kept by configuration, until told to stop."""
     peers: dict[PeerConfig, Peer] = {}
-    while True:
-        message = connection.recv()
-        if message is None:
-            return
+    while (message := connection.recv()) is not None:
         config, name, arguments = message
-        if name == "close":
-            peers.pop(config).close()
-            connection.send(None)
-            continue
         if config not in peers:
             peers[config] = Peer(models, config)
-        calls = {"append": peers[config].append, "decode": peers[config].decode, "cut": peers[config].cut}
-        connection.send(calls[name](*arguments))
+        answer = (0.0, 0)
+        match name:
+            case "append":
+                answer = peers[config].append(*arguments)
+            case "decode":
+                answer = (peers[config].decode(*arguments), 0)
+            case "cut":
+                peers[config].cut(*arguments)
+            case "release":
+                peers.pop(config).close()
+        connection.send(answer)
 
 
 class PeerProcess:
@@ -166,22 +167,22 @@ class PeerProcess:
         self._process.start()
         theirs.close()
 
-    def _call(self, config: PeerConfig, name: str, *arguments: object) -> Any:
+    def _call(self, config: PeerConfig, name: str, *arguments: object) -> tuple[float, int]:
         self._connection.send((config, name, arguments))
-        return self._connection.recv()
+        answer: tuple[float, int] = self._connection.recv()
+        return answer
 
-    def append(self, config: PeerConfig, sequence: int, tokens: Sequence[int]) -> tuple[float, int]:
-        seconds, token = self._call(config, "append", sequence, list(tokens))
-        return float(seconds), int(token)
+    def append(self, config: PeerConfig, sequence: int, tokens: Sequence[int]) -> float:
+        return self._call(config, "append", sequence, list(tokens))[0]
 
     def decode(self, config: PeerConfig, firsts: Sequence[int], steps: int) -> float:
-        return float(self._call(config, "decode", list(firsts), steps))
+        return self._call(config, "decode", list(firsts), steps)[0]
 
     def cut(self, config: PeerConfig, sequence: int, length: int) -> None:
         self._call(config, "cut", sequence, length)
 
     def release(self, config: PeerConfig) -> None:
-        self._call(config, "close")
+        self._call(config, "release")
 
     def stop(self) -> None:
         self._connection.send(None)

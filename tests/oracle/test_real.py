@@ -1,7 +1,5 @@
 """The two real models against transformers on the same dequantised weights: logits, and 200 greedy tokens on five prompts."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from transformers import PreTrainedModel
@@ -20,13 +18,13 @@ GEMMA3_PROMPTS = [(0, 1510), (150, 1537), (300, 1600), (450, 1650), (0, 2000)]  
 
 
 @pytest.fixture(scope="module")
-def smollm2_oracle(smollm2_f32: LoadedModel) -> Iterator[PreTrainedModel]:
-    yield oracle.real_oracle(smollm2_f32.packed)
+def smollm2_oracle(smollm2_f32: LoadedModel) -> PreTrainedModel:
+    return oracle.real_oracle(smollm2_f32.packed)
 
 
 @pytest.fixture(scope="module")
-def gemma3_oracle(gemma3_f32: LoadedModel) -> Iterator[PreTrainedModel]:
-    yield oracle.real_oracle(gemma3_f32.packed)
+def gemma3_oracle(gemma3_f32: LoadedModel) -> PreTrainedModel:
+    return oracle.real_oracle(gemma3_f32.packed)
 
 
 def check(loaded: LoadedModel, model: PreTrainedModel, start: int, length: int) -> None:
