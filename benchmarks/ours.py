@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from sojourn import Engine
-from sojourn.app.options import TurnKeywords
+from sojourn.api.options import TurnKeywords
 from sojourn.app.session import Session
 
 SLACK = 64  # tokens that a turn may run on while others of its batch start

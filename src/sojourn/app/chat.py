@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from rich.console import Console
 
+from sojourn.api.options import TurnKeywords
 from sojourn.app.engine import Engine
-from sojourn.app.options import TurnKeywords
 from sojourn.app.session import Session
 from sojourn.app.turn import Turn
 from sojourn.core.errors import ClientError, SojournError

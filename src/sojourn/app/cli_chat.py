@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from sojourn.api.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe, tell_about
 from sojourn.app.config import KvDtype, WeightsWidth
 from sojourn.app.engine import Engine
-from sojourn.app.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.terminal import plain_console, show_progress
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from sojourn.core.bounds import SEED_MAX, check_choice, check_range
 from sojourn.core.errors import ClientError
 
 CONTEXT_DEFAULT = 8192  # tokens; less where the model's own context is shorter
 TOKENS_MAX = 2**31 - 1
 PAGE_SIZE_MAX = 256
 THREADS_MAX = 256
-SEED_MAX = 2**64 - 1
 WeightsWidth = Literal["4bit", "8bit", "f32"]
 KvDtype = Literal["f16", "f32"]
 CacheKind = Literal["radix", "none"]
@@ -55,21 +55,6 @@ class EngineOptions:
             raise ClientError(
                 f"context {self.context:,} is larger than the pool of {self.pool_tokens:,} tokens", param="context"
             )
-
-
-def check_range(name: str, value: object, low: int, high: int, *, optional: bool = False) -> None:
-    """Raise ClientError unless `value` is a whole number in `[low, high]` (or None, where that is allowed)."""
-    if value is None and optional:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ClientError(f"{name} must be a whole number from {low:,} to {high:,}, got {value!r}", param=name)
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...], *, optional: bool = False) -> None:
-    if value is None and optional:
-        return
-    if value not in choices:
-        raise ClientError(f"{name} must be one of {', '.join(choices)}, got {value!r}", param=name)
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:

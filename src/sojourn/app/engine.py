@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
+from sojourn.api.options import TurnKeywords
 from sojourn.app.build import World, assemble
 from sojourn.app.config import CacheKind, EngineOptions, KvDtype, WeightsWidth, cache_dir
 from sojourn.app.memory import available_memory
-from sojourn.app.options import TurnKeywords
 from sojourn.app.session import Session, start_alone
 from sojourn.app.turn import Turn
 from sojourn.models.manifest import ModelInfo

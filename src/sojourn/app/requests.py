@@ -6,9 +6,9 @@ Knows the engine's thread and the text side of a model; knows no conversation.
 from collections.abc import Callable
 from typing import TypeVar
 
+from sojourn.api.options import TurnOptions
 from sojourn.api.text.glue import Glue
 from sojourn.api.text.stop_strings import StopStrings, TextStream
-from sojourn.app.options import TurnOptions
 from sojourn.app.turn import Ended, TurnState
 from sojourn.core.errors import NotFoundError, SojournError
 from sojourn.core.ids import RequestId

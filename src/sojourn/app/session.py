@@ -6,8 +6,8 @@ Owns the messages and the handle of the engine's session. Knows no pages but the
 from collections.abc import Sequence
 from typing import Self, Unpack
 
+from sojourn.api.options import TurnKeywords, TurnOptions
 from sojourn.api.text.glue import Conversation
-from sojourn.app.options import TurnKeywords, TurnOptions
 from sojourn.app.requests import EngineRoom
 from sojourn.app.turn import Turn, TurnState
 from sojourn.core.errors import ClientError, ConflictError

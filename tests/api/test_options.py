@@ -2,7 +2,7 @@
 
 import pytest
 
-from sojourn.app.options import TurnOptions
+from sojourn.api.options import TurnOptions
 from sojourn.core.errors import ClientError
 
 

@@ -3,12 +3,11 @@
 Knows the vocabulary's size and the context's length; knows no model and no engine.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from sojourn.app.config import SEED_MAX, check_range
+from sojourn.core.bounds import SEED_MAX, check_number, check_range
 from sojourn.core.errors import ClientError
 from sojourn.core.step import SamplingParams
 
@@ -126,19 +125,3 @@ class TurnOptions:
             seed=seed if self.seed is None else self.seed,
             num_logprobs=self.logprobs,
         )
-
-
-def check_number(
-    name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
-) -> None:
-    """Raise ClientError unless `value` is a finite number between the bounds; an open bound is itself excluded."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if is_number:
-        assert isinstance(value, int | float)
-        above = value > low if low_open else value >= low
-        below = value < high if high_open else value <= high
-        if above and below:
-            return
-    start = f"above {low:g}" if low_open else f"from {low:g}"
-    end = f"below {high:g}" if high_open else f"to {high:g}"
-    raise ClientError(f"{name} must be a number {start} {end}, got {value!r}", param=name)

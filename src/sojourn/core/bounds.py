@@ -1,0 +1,38 @@
+"""Checks of numbers and choices at a door: the error names the parameter, its bound and what was given."""
+
+import math
+
+from sojourn.core.errors import ClientError
+
+SEED_MAX = 2**64 - 1
+
+
+def check_range(name: str, value: object, low: int, high: int, *, optional: bool = False) -> None:
+    """Raise ClientError unless `value` is a whole number in `[low, high]` (or None, where that is allowed)."""
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ClientError(f"{name} must be a whole number from {low:,} to {high:,}, got {value!r}", param=name)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...], *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if value not in choices:
+        raise ClientError(f"{name} must be one of {', '.join(choices)}, got {value!r}", param=name)
+
+
+def check_number(
+    name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
+) -> None:
+    """Raise ClientError unless `value` is a finite number between the bounds; an open bound is itself excluded."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if is_number:
+        assert isinstance(value, int | float)
+        above = value > low if low_open else value >= low
+        below = value < high if high_open else value <= high
+        if above and below:
+            return
+    start = f"above {low:g}" if low_open else f"from {low:g}"
+    end = f"below {high:g}" if high_open else f"to {high:g}"
+    raise ClientError(f"{name} must be a number {start} {end}, got {value!r}", param=name)
