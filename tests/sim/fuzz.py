@@ -10,7 +10,7 @@ MARKS = (
     "resumes", "rematches", "demotions", "retractions", "readmissions", "refusals", "zombies", "fences", "overshoots",
     "match session", "match prefix", "match none", "aborts running", "aborts running prefill", "aborts first turn",
     "aborts first turn prefill", "aborts waiting", "closes", "deferred closes", "rewinds", "forks", "probes",
-    "slides", "intrusions",
+    "slides", "intrusions", "aborts kept",
     "full evictions", "swa evictions", "splits", "merges",
 )  # fmt: skip
 

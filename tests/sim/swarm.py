@@ -13,7 +13,7 @@ EVENTS = 250
 
 def draw_config(rng: random.Random, cache: str) -> WorldConfig:
     size = rng.choice([1, 1, 2, 4, 4, 8])
-    window = rng.choice([0, rng.randint(1, 12), rng.randint(1, 24)])
+    window = rng.choice([0, rng.randint(1, 6), rng.randint(1, 24)])
     full = rng.randint(6, 24)
     chunk = rng.randint(1, 2 * size + 3)
     swa_min = 2 * (-(-window // size) + 1) + -(-(chunk + 4) // size)

@@ -7,11 +7,12 @@ import numpy as np
 
 from sojourn.audit.census import census
 from sojourn.cache.none import NoneCache
-from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, Verdict
+from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, PrefixMatch, Verdict
 from sojourn.cache.radix import RadixCache
 from sojourn.cache.release import release_kv_cache
-from sojourn.core.ids import RequestId, StepId
-from sojourn.core.step import TokenArray
+from sojourn.core.ids import NULL_PAGE, AccountId, RequestId, StepId
+from sojourn.core.step import PageArray, TokenArray
+from sojourn.pages.accounts import FENCED
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.sessions.slots import SessionAwareCache
@@ -55,6 +56,8 @@ class Flight:
     epoch: int
     accepted: int  # length that stands once the step is over
     job: Job
+    account: AccountId
+    touched: list[PageArray]  # per pool, the pages it may read or write
 
 
 @dataclass(eq=False)
@@ -166,11 +169,14 @@ class World:
         self.marks["slides"] += self._window_from(run) > slid_to
         step = StepId(self.next_step)
         self.next_step += 1
-        text = cached.tokens[:standing].copy()
+        text = cached.tokens[:standing] + self._salt(cached.key)
         tokens = np.concatenate((text[start:], np.full(end - standing, -7, dtype=np.int32)))
         job = Job(run.row, start, tokens, self.cache.take_edits(cached), text)
         self.cache.launch(step)
-        self.flights.append(Flight(step, run, self.epochs[id(run)], standing, job))
+        holding = cached.holding
+        assert holding is not None
+        touched = [pages.pages[pages.pages != NULL_PAGE] for pages in holding.lists]
+        self.flights.append(Flight(step, run, self.epochs[id(run)], standing, job, holding.account, touched))
         run.launched = standing
         if early:
             self._run_jobs(len(self.flights))
@@ -192,6 +198,10 @@ class World:
         assert holding is not None
         run.last_commit_from = holding.kv_committed_len
         self.cache.commit(run.cached, flight.accepted)
+
+    def _salt(self, key: CacheKey) -> int:
+        """KV depends on the namespace too (an adapter, say), so that of another would be read as wrong."""
+        return 1000 * int(key.namespace[1:] or 0) if key.namespace.startswith("n") else 0
 
     def _window_from(self, run: Run) -> int:
         """How far the window pool has let go; rises when it slides."""
@@ -243,7 +253,15 @@ class World:
         if holding is not None and holding.kv_committed_len < run.cached.num_prompt:
             state += " prefill"
         self.marks[f"aborts {state}"] += 1
+        settled = run.history_len
+        is_kept = holding is not None and 0 < settled <= holding.kv_committed_len
+        is_kept = is_kept and holding is not None and holding.cache_protected_len <= settled
         self._end(run, Outcome(Verdict.ABORTED))
+        if is_kept and run.label is not None:
+            following = np.concatenate((run.cached.tokens[:settled], np.zeros(1, dtype=np.int32)))
+            match = self.cache.match_prefix(run.cached.key, following)
+            assert match == PrefixMatch(settled, "session"), f"an abort lost computed history: {match}, not {settled}"
+            self.marks["aborts kept"] += 1
         self._left(run)
 
     def retract(self, run: Run) -> None:
@@ -310,6 +328,7 @@ class World:
         idle = sum(1 for session in self.sessions.values() if session.run is None)
         assert counted.holdings_idle <= idle
         assert self.cache.session_held_req_count() == counted.holdings_idle
+        self._check_flights()
         for pool, statistics in zip(counted.pools, self.cache.statistics(), strict=True):
             terms = dict(pool.terms)
             assert terms["tree"] == statistics.tree
@@ -318,6 +337,14 @@ class World:
             parts = statistics.free, statistics.fenced, statistics.reserved
             assert terms["ledger"] == sum(parts)
             assert statistics.evictable <= statistics.tree + statistics.idle
+
+    def _check_flights(self) -> None:
+        """What a step in flight may touch belongs to whom it did, or to the tree, or waits behind the fence."""
+        tree = FENCED if self.radix is None else self.radix.account
+        for flight in self.flights:
+            for ledger, pages in zip(self.book.ledgers, flight.touched, strict=True):
+                allowed = np.isin(ledger.owners[pages], (flight.account, tree, FENCED))
+                assert allowed.all(), f"step {flight.step} may touch pages that others have now"
 
     def everything_is_obtainable(self) -> None:
         """Liveness: with nothing running or in flight, one request may have the whole pool."""

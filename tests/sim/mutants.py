@@ -1,0 +1,139 @@
+"""Faults to plant: each is a mistake engines have made. The simulator must notice every one (tests/sim/test_mutants.py)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    path: str  # below src/sojourn
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "the window list is not cut with the full list",
+        "pages/holding.py",
+        "            if keep < pages.size:\n",
+        "            if keep < pages.size and ledger.pool is Pool.FULL:\n",
+    ),
+    Mutant(
+        "the tail is freed from a page's middle",
+        "pages/holding.py",
+        "        keep = self.layout.pages_for(length)\n",
+        "        keep = max(length // holding.page_size, holding.cache_protected_len // holding.page_size)\n",
+    ),
+    Mutant(
+        "the slot is kept while lent",
+        "sessions/slots.py",
+        "        holding, self.holding, self.tokens = self.holding, None, None\n",
+        "        holding = self.holding\n",
+    ),
+    Mutant(
+        "the queue of idle slots keeps the lent one",
+        "sessions/slots.py",
+        "        del self._idle[request.key.lineage]\n        slot.restore_to_req",
+        "        slot.restore_to_req",
+    ),
+    Mutant(
+        "an abort keeps the turn's tokens",
+        "sessions/slots.py",
+        "            self._free_tail(holding, slot.settled)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a lease is not returned on close",
+        "cache/radix.py",
+        "        self.book.close(holding)\n        self.tree.take_back(lease)\n",
+        "        self.book.close(holding)\n",
+    ),
+    Mutant(
+        "speculative pages are published",
+        "cache/radix.py",
+        "        end = min(length, holding.kv_committed_len) // size\n",
+        "        holding.kv_committed_len = holding.kv_allocated_len\n"
+        "        end = min(len(tokens), holding.kv_allocated_len) // size\n",
+    ),
+    Mutant(
+        "no fence",
+        "pages/ledger.py",
+        "        pages = pages.copy()\n        if self._in_flight:\n",
+        "        pages = pages.copy()\n        if False:\n",
+    ),
+    Mutant(
+        "eviction ignores leases",
+        "cache/tree.py",
+        "        return self.num_leases > 0 or self.num_guarded_children > 0\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "eviction ignores leases of window pages",
+        "cache/tree.py",
+        "                counts += delta\n",
+        "                counts += 0\n",
+    ),
+    Mutant(
+        "a retraction is treated as a finish",
+        "sessions/slots.py",
+        "            case Verdict.RETRACTED:\n",
+        "            case Verdict.RETRACTED if request.holding is not None:\n"
+        "                self._finish(slot, request, request.num_tokens - request.num_prompt)\n"
+        "            case Verdict.RETRACTED:\n",
+    ),
+    Mutant(
+        "a refused turn clears the running turn's claim",
+        "sessions/slots.py",
+        "            law(request.holding is None and outcome",
+        "            if slot is not None:\n                slot.turn = None\n"
+        "            law(request.holding is None and outcome",
+    ),
+    Mutant(
+        "the window slides behind the running turn's start",
+        "sessions/slots.py",
+        "        self._inner.slide(holding, self._settled(request))\n",
+        "        self._inner.slide(holding, 0)\n",
+    ),
+    Mutant(
+        "the window slides one page too far",
+        "pages/sizing.py",
+        "        return max(0, length - self.window) // self.page_size\n",
+        "        return max(0, length - self.window) // self.page_size + 1\n",
+    ),
+    Mutant(
+        "a swapped page is not told to the runner",
+        "pages/holding.py",
+        "            self.changed_from = min(self.changed_from, first + changed.item(0))\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a resumed holding's table is not told anew",
+        "pages/holding.py",
+        "            pages.changed_from = pages.live_from\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a namespace is ignored",
+        "cache/tree.py",
+        "        root = self.roots.get(namespace)\n        if root is None:\n            return NO_MATCH\n",
+        "        root = next(iter(self.roots.values()), None)\n        if root is None:\n            return NO_MATCH\n",
+    ),
+    Mutant(
+        "a match ignores dead windows",
+        "cache/tree.py",
+        "            at = self._legal_point(path, at)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a resume ignores dead windows",
+        "pages/holding.py",
+        "        return bool(holding.lists[Pool.SWA].pages[needed].all())\n",
+        "        return True\n",
+    ),
+    Mutant(
+        "admission grows before it knows that it can",
+        "sessions/slots.py",
+        "                return False\n            while not self._inner.could_admit",
+        "                pass\n            while self._idle and not self._inner.could_admit",
+    ),
+)
