@@ -50,7 +50,7 @@ Model::MatrixSlot Model::matrix_slot(const std::string& name) {
     const auto [index, part] = split_name(name);
     if (index < 0) {
         if (part == "embed") return {&embed_, c.vocab_size, c.hidden_size};
-        if (part == "head") return {&head_, c.vocab_size, c.hidden_size};
+        if (part == "head" && !c.tied_embeddings) return {&head_, c.vocab_size, c.hidden_size};
     } else if (index < c.num_layers()) {
         LayerWeights& layer = layers_[static_cast<size_t>(index)];
         const std::map<std::string, MatrixSlot> slots = {
@@ -110,6 +110,7 @@ void Model::set_vector(const std::string& name, const float* data, size_t size) 
 
 void Model::check_complete() const {
     require(embed_.data != nullptr, "embed: missing");
+    require(config_.tied_embeddings || head_.data != nullptr, "head: missing");
     require(final_norm_ != nullptr, "final_norm: missing");
     for (int i = 0; i < config_.num_layers(); i++) {
         const LayerWeights& layer = layers_[static_cast<size_t>(i)];

@@ -23,6 +23,7 @@ struct ModelConfig {
     Activation activation = Activation::Silu;
     float embedding_scale = 1.0f;
     float logit_softcap = 0.0f;
+    bool tied_embeddings = true;
     bool post_norms = false;
 
     int num_heads = 0;
@@ -71,7 +72,7 @@ public:
     const ModelConfig& config() const { return config_; }
     const LayerWeights& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
     const Matrix& embed() const { return embed_; }
-    const Matrix& head() const { return head_.data != nullptr ? head_ : embed_; }
+    const Matrix& head() const { return config_.tied_embeddings ? embed_ : head_; }
     const float* final_norm() const { return final_norm_; }
 
 private:

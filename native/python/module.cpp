@@ -221,6 +221,7 @@ void bind_config(nb::module_& module) {
         .def_rw("activation", &ModelConfig::activation)
         .def_rw("embedding_scale", &ModelConfig::embedding_scale)
         .def_rw("logit_softcap", &ModelConfig::logit_softcap)
+        .def_rw("tied_embeddings", &ModelConfig::tied_embeddings)
         .def_rw("post_norms", &ModelConfig::post_norms)
         .def_rw("num_heads", &ModelConfig::num_heads)
         .def_rw("num_kv_heads", &ModelConfig::num_kv_heads)

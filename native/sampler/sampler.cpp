@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -13,6 +14,10 @@ namespace sojourn {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Buckets of logits for top-p, by distance from the best; the last one holds all that is further away.
+constexpr size_t kBuckets = 512;
+constexpr float kBucketsPerNat = 32.0f;
 
 // Ranks tokens: higher logit first, then lower id.
 struct BetterLogit {
@@ -117,60 +122,71 @@ double Sampler::mass(std::span<const int> ids) const {
     return sum;
 }
 
-// Leaves in ranked_ the best tokens up to the one that reaches the wanted mass: a quickselect by weight.
-void Sampler::keep_top_p(const float* logits, double mass_wanted) {
-    const BetterLogit better{logits};
-    auto begin = ranked_.begin();
-    auto end = ranked_.end();
-    double before = 0.0;  // of what is certainly kept: [ranked_.begin(), begin)
-    while (end - begin > 1) {
-        const auto middle = begin + (end - begin) / 2;
-        std::nth_element(begin, middle, end, better);
-        const double upper = mass({begin, middle});
-        // The token at `middle` is kept if what is before it falls short.
-        if (before + upper < mass_wanted) {
-            before += upper;
-            begin = middle;
-        } else {
-            end = middle;
-        }
+// Leaves in ranked_ the best tokens up to the one that reaches the wanted mass. Buckets of nearly equal logits say
+// roughly where that is, and only the bucket in question is sorted.
+void Sampler::keep_top_p(const float* logits, const SamplingRow& row, float maximum, double mass_wanted) {
+    const float scale = kBucketsPerNat / row.temperature;
+    const auto bucket_of = [&](int id) {
+        return static_cast<size_t>(std::min((maximum - logits[id]) * scale, kBuckets - 1.0f));
+    };
+    double masses[kBuckets] = {};
+    for (const int id : ranked_) masses[bucket_of(id)] += static_cast<double>(weights_[static_cast<size_t>(id)]);
+    size_t last = 0;
+    double before = 0.0;
+    while (last + 1 < kBuckets && before + masses[last] < mass_wanted) before += masses[last++];
+
+    edge_.clear();
+    std::copy_if(ranked_.begin(), ranked_.end(), std::back_inserter(edge_),
+                 [&](int id) { return bucket_of(id) == last; });
+    std::erase_if(ranked_, [&](int id) { return bucket_of(id) >= last; });
+    std::sort(edge_.begin(), edge_.end(), BetterLogit{logits});
+    for (const int id : edge_) {
+        if (before >= mass_wanted && !ranked_.empty()) break;
+        before += static_cast<double>(weights_[static_cast<size_t>(id)]);
+        ranked_.push_back(id);
     }
-    ranked_.erase(end, ranked_.end());
+}
+
+// Reduces collected_ to what all filters keep, still in id order; returns its mass.
+double Sampler::keep_ranked(const float* logits, const SamplingRow& row) {
+    const int worst = *std::max_element(ranked_.begin(), ranked_.end(), BetterLogit{logits});
+    const float bound = logits[worst];
+    double kept_mass = 0.0;
+    int kept = 0;
+    for (int i = 0; i < num_collected_; i++) {
+        const int id = collected_[static_cast<size_t>(i)];
+        const float weight = weights_[static_cast<size_t>(id)];
+        const bool is_ranked = logits[id] > bound || (logits[id] == bound && id <= worst);
+        const bool is_kept = is_ranked && weight >= row.min_p && weight > 0.0f;
+        collected_[static_cast<size_t>(kept)] = id;
+        kept += is_kept;
+        kept_mass += is_kept ? static_cast<double>(weight) : 0.0;
+    }
+    num_collected_ = kept;
+    return kept_mass;
 }
 
 int Sampler::draw_filtered(const float* logits, const SamplingRow& row, float maximum, double uniform) {
-    const BetterLogit better{logits};
     collect(logits, maximum, row);
     ranked_.assign(collected_.begin(), collected_.begin() + num_collected_);
     double total = std::accumulate(sums_.begin(), sums_.end(), 0.0);
     if (row.top_k > 0) {
         if (row.top_k < num_collected_) {
-            std::nth_element(ranked_.begin(), ranked_.begin() + row.top_k, ranked_.end(), better);
+            std::nth_element(ranked_.begin(), ranked_.begin() + row.top_k, ranked_.end(), BetterLogit{logits});
             ranked_.resize(static_cast<size_t>(row.top_k));
         }
         total = mass(ranked_);
     }
-    if (row.top_p < 1.0f) keep_top_p(logits, row.top_p * total);
-    const int worst = *std::max_element(ranked_.begin(), ranked_.end(), better);
+    if (row.top_p < 1.0f) keep_top_p(logits, row, maximum, row.top_p * total);
 
-    const auto is_kept = [&](int id) {
-        return !better(worst, id) && weights_[static_cast<size_t>(id)] >= row.min_p;
-    };
-    double kept = 0.0;
-    for (int i = 0; i < num_collected_; i++) {
-        if (is_kept(collected_[static_cast<size_t>(i)])) kept += weights_[static_cast<size_t>(collected_[i])];
-    }
-    const double target = uniform * kept;
+    const double target = uniform * keep_ranked(logits, row);
     double before = 0.0;
-    int last = -1;
-    for (int i = 0; i < num_collected_; i++) {
+    for (int i = 0; i + 1 < num_collected_; i++) {
         const int id = collected_[static_cast<size_t>(i)];
-        if (!is_kept(id) || weights_[static_cast<size_t>(id)] == 0.0f) continue;
-        last = id;
-        before += weights_[static_cast<size_t>(id)];
+        before += static_cast<double>(weights_[static_cast<size_t>(id)]);
         if (before > target) return id;
     }
-    return last;
+    return collected_[static_cast<size_t>(num_collected_ - 1)];
 }
 
 void Sampler::log_probabilities(const float* logits, int token, float* logprob, int num_best, int32_t* best_ids,

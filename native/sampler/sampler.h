@@ -48,7 +48,8 @@ private:
     int draw_from_all(double uniform) const;
     int draw_filtered(const float* logits, const SamplingRow& row, float maximum, double uniform);
     void collect(const float* logits, float maximum, const SamplingRow& row);
-    void keep_top_p(const float* logits, double mass_wanted);
+    void keep_top_p(const float* logits, const SamplingRow& row, float maximum, double mass_wanted);
+    double keep_ranked(const float* logits, const SamplingRow& row);
     double mass(std::span<const int> ids) const;
 
     const Kernels& kernels_;
@@ -58,7 +59,8 @@ private:
     std::vector<double> sums_;
     std::vector<int> counts_;     // by token; zero between rows
     std::vector<int> collected_;  // candidates in id order
-    std::vector<int> ranked_;     // the kept ones, in no order
+    std::vector<int> ranked_;     // what top-k and top-p keep of them, in no order
+    std::vector<int> edge_;       // those around the place where top-p ends
     int num_collected_ = 0;
 };
 

@@ -25,6 +25,7 @@ class ModelConfig:
     activation: Activation
     embedding_scale: float
     logit_softcap: float
+    tied_embeddings: bool
     post_norms: bool
     num_heads: int
     num_kv_heads: int

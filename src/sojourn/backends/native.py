@@ -174,6 +174,7 @@ def _config_of(model: ModelConfig) -> _native.ModelConfig:
     config.activation = _ACTIVATIONS[model.activation]
     config.embedding_scale = model.embedding_scale
     config.logit_softcap = model.logit_softcap
+    config.tied_embeddings = model.tied_embeddings
     config.post_norms = model.post_norms
     config.num_heads = attention.num_heads
     config.num_kv_heads = attention.num_kv_heads
