@@ -186,13 +186,15 @@ class PageLedger:
         owner = self._owner
         if count == 1:
             page = pages.item(0)
-            if page < 0 or owner.item(page) != source:
+            if not 0 <= page < self.num_pages or owner.item(page) != source:
                 self._refuse(pages, source, target)
             owner[page] = target
         else:
+            if count > self.num_pages or pages.min() < 0 or pages.max() >= self.num_pages:
+                self._refuse(pages, source, target)
             order, mark = self._count[:count], self._mark
             mark[pages] = order
-            if pages.min() < 0 or not (owner[pages] == source).all() or not (mark[pages] == order).all():
+            if not (owner[pages] == source).all() or not (mark[pages] == order).all():
                 self._refuse(pages, source, target)
             owner[pages] = target
         self._balance[source] -= count
