@@ -110,6 +110,8 @@ def test_a_broken_law_reaches_every_stream_every_waiting_call_and_every_later_on
     _, end = read(told)
     assert isinstance(end, EngineStoppedError)
     assert "page 7 has two owners" in end.report
+    assert "pool FULL: 65 pages" in end.report
+    assert "Request(" in end.report, "it says who was alive"
     with pytest.raises(EngineStoppedError, match="page 7 has two owners"):
         thread.call(lambda loop: 1).result(PATIENCE)
     assert thread.stopped is not None
@@ -156,6 +158,9 @@ class Alarm:
     def wake_in(self) -> float | None:
         return 0.0 if self.is_due else None
 
+    def report(self, error: CorruptionError) -> str:
+        raise ValueError("the book is unreadable")
+
     def step(self) -> list[Event | Notice]:
         notices: list[Event | Notice] = [Notice()] if self.is_due else []
         self.is_due = False
@@ -168,3 +173,17 @@ def test_what_is_due_by_itself_wakes_the_thread_and_reaches_the_listener() -> No
     thread.start()
     assert heard.get(timeout=PATIENCE) == Notice()
     thread.stop()
+
+
+def test_a_report_that_fails_keeps_nobody_waiting() -> None:
+    thread = EngineThread(Alarm())
+    thread.start()
+
+    def corrupt(crank: Alarm) -> None:
+        raise CorruptionError("page 7 has two owners")
+
+    with pytest.raises(EngineStoppedError, match="page 7"):
+        thread.call(corrupt).result(PATIENCE)
+    thread.stop()
+    assert thread.stopped is not None
+    assert "the book is unreadable" in thread.stopped.report

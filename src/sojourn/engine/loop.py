@@ -11,14 +11,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from sojourn.audit.report import report
 from sojourn.cache.protocol import PrefixCache
 from sojourn.core.clock import Clock
+from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import RequestId, StepId
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent, Usage
 from sojourn.runner.runner import Runner, StepHandle
 from sojourn.scheduler.request import Request
 from sojourn.scheduler.scheduler import Progress, Scheduler
 from sojourn.scheduler.stop import Stop
+
+_REQUESTS_SHOWN = 32  # in a report
 
 
 class MemCheck(Protocol):
@@ -76,6 +80,11 @@ class EngineLoop:
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(steps=self._next_step - 1, in_flight=len(self._flights))
+
+    def report(self, error: CorruptionError) -> str:
+        """What there is to say about a broken law: the book's picture, and who was alive."""
+        alive = [f"  {request}" for request in self._scheduler.alive()][:_REQUESTS_SHOWN]
+        return "\n".join([report(error, self._cache.book, StepId(self._next_step - 1)), "requests:", *alive])
 
     def submit(self, request: Request) -> None:
         """Queue it, or raise a ClientError and change nothing."""

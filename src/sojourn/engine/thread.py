@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Thread, current_thread
 from typing import Any, Generic, Protocol, TypeVar
 
-from sojourn.core.errors import SojournError
+from sojourn.core.errors import CorruptionError, SojournError
 from sojourn.core.ids import RequestId
 from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
 from sojourn.engine.inbox import Inbox
@@ -38,6 +38,10 @@ class Crank(Protocol):
 
     def wake_in(self) -> float | None:
         """Seconds until `step` is due although there is no work; None: not before a command."""
+        ...
+
+    def report(self, error: CorruptionError) -> str:
+        """What to write before stopping on a broken law."""
         ...
 
 
@@ -117,12 +121,21 @@ class EngineThread(Generic[C]):
                 if self._stopped is None:
                     self._dispatch(self._crank.step())
         except Exception as error:  # noqa: BLE001 - the last line of defence: nothing below catches a broken law
-            message = f"the engine has stopped: {type(error).__name__}: {error}"
-            self._close(EngineStoppedError(message, f"{message}\n{traceback.format_exc()}"))
+            self._close(self._last_words(error))
         if self._stopped is not None:
             for sink in self._sinks.values():
                 sink(self._stopped)
         self._sinks.clear()
+
+    def _last_words(self, error: Exception) -> EngineStoppedError:
+        message = f"the engine has stopped: {type(error).__name__}: {error}"
+        pages = ""
+        if isinstance(error, CorruptionError):
+            try:
+                pages = self._crank.report(error)
+            except Exception as another:  # noqa: BLE001 - those who wait are told, whatever state things are in
+                pages = f"no report: {type(another).__name__}: {another}"
+        return EngineStoppedError(message, f"{message}\n{traceback.format_exc()}{pages}")
 
     def _obey(self, commands: list[_Command[C]]) -> None:
         for index, command in enumerate(commands):
@@ -133,12 +146,12 @@ class EngineThread(Generic[C]):
             except SojournError as refusal:
                 command.answer.set_exception(refusal)
                 continue
-            except Exception as error:
-                stopped = EngineStoppedError(f"the engine has stopped: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - as in `_run`; here with those who wait for an answer
+                self._close(self._last_words(error))
                 for waiting in commands[index:]:
                     if waiting is command or waiting.answer.set_running_or_notify_cancel():
-                        waiting.answer.set_exception(stopped)
-                raise
+                        waiting.answer.set_exception(self._stopped)
+                return
             if command.sink is not None:
                 self._sinks[result] = command.sink
             command.answer.set_result(result)

@@ -25,6 +25,8 @@ from sojourn.scheduler.request import Request, RequestState
 from sojourn.scheduler.retract import ForcedRetraction, youngest
 from sojourn.scheduler.stop import FinishReason, Stop, stop_at
 
+_ADMISSION_RETRY_STEPS = 8  # a head that does not fit costs a match each time it is tried
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -93,7 +95,7 @@ class Scheduler:
         self._admissions = 0
         self._retractions = 0
         self._zombies = 0
-        self._head_is_blocked = False  # the head did not fit, and nothing has been given back since
+        self._admits_from = StepId(0)  # the head did not fit, and until this step or an end it is not asked again
 
     @property
     def config(self) -> SchedulerConfig:
@@ -106,6 +108,10 @@ class Scheduler:
     def running(self) -> Iterator[Request]:
         """Requests that hold pages, oldest first. For the audit."""
         return iter(self._running)
+
+    def alive(self) -> Iterator[Request]:
+        """Running and waiting ones, as they came. To look at."""
+        return iter(self._requests.values())
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._requests.get(request_id)
@@ -177,7 +183,7 @@ class Scheduler:
                 works.append(self._launch(flight, request, tokens))
             else:
                 retracted = True
-        if not retracted:
+        if not retracted and (step >= self._admits_from or not self._running):
             self._admit_waiting(budget, flight, works)
         if works:
             self._flights.append(flight)
@@ -238,8 +244,6 @@ class Scheduler:
 
     def _admit_waiting(self, budget: TokenBudget, flight: _Flight, works: list[Work]) -> None:
         """Admit from the head of the queue while there are places, tokens and pages. The head never is overtaken."""
-        if self._head_is_blocked and self._running:
-            return
         while self._free_seqs and (request := self._waiting.head()) is not None:
             cached = request.cached
             prefix_len = self._cache.match_prefix(cached.key, cached.known).prefix_len
@@ -248,7 +252,7 @@ class Scheduler:
                 return
             if not self._cache.admit(cached, prefix_len + chunk):
                 law(bool(self._running or self._flights), "%s fits an empty pool and is refused", request.request_id)
-                self._head_is_blocked = True
+                self._admits_from = StepId(flight.step + (1 if self._flights else _ADMISSION_RETRY_STEPS))
                 return
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._start(self._waiting.pop())
@@ -267,7 +271,7 @@ class Scheduler:
             request.cached_tokens = request.cached.prefix_len
         insort(self._running, request, key=lambda running: running.arrival)
         self._admissions += 1
-        self._head_is_blocked = False
+        self._admits_from = StepId(0)
 
     def settle(self, result: StepResult) -> list[Progress]:
         """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that sampled."""
@@ -323,7 +327,7 @@ class Scheduler:
         law(request.cached.holding is None, "%s ended and still holds pages", request.request_id)
         request.state = RequestState.FINISHED
         del self._requests[request.request_id]
-        self._head_is_blocked = False
+        self._admits_from = StepId(0)
 
     def _retract(self, request: Request) -> None:
         """RUNNING to WAITING: its pages become obtainable, its tokens stay."""
@@ -336,7 +340,7 @@ class Scheduler:
         request.is_published = False
         self._waiting.push(request)
         self._retractions += 1
-        self._head_is_blocked = False
+        self._admits_from = StepId(0)
 
     def _leave(self, request: Request) -> None:
         """Give up the batch place. A step in flight may still read its row: rows are edited in step order."""

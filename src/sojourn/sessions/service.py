@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sojourn.cache.protocol import CacheKey
 from sojourn.core.clock import Clock
-from sojourn.core.errors import ClientError, ConflictError, NotFoundError, law
+from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId
 from sojourn.core.step import SamplingParams, TokenArray
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice
@@ -250,6 +250,9 @@ class SessionService:
         if timeout is None or not self._idle:
             return None
         return max(0.0, next(iter(self._idle.values())).idle_since + timeout - self._clock())
+
+    def report(self, error: CorruptionError) -> str:
+        return self._engine.report(error)
 
     def step(self) -> list[Event | Notice]:
         """One step of the engine, the histories settled by what it finished, and what has expired closed."""
