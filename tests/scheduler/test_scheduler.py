@@ -221,7 +221,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_lengths() -> None:
     assert world.records[last].tokens == expected_tokens(prompt_of(49), 1)
 
 
-@pytest.mark.parametrize(("length", "max_new_tokens", "param"), [(0, 5, "prompt"), (5, 0, "max_tokens")])
+@pytest.mark.parametrize(("length", "max_new_tokens", "param"), [(0, 5, "prompt"), (5, -1, "max_tokens")])
 def test_nothing_to_do_is_refused(length: int, max_new_tokens: int, param: str) -> None:
     world = World(WorldConfig())
     with pytest.raises(ClientError) as refusal:

@@ -314,7 +314,7 @@ def test_refusals_change_nothing() -> None:
         ("nobody", [1], 5, NotFoundError, "nobody"),
         ("chat", [1, 97], 5, ClientError, r"input_ids\[1\]"),
         ("chat", new_tokens(72), 5, ClientError, r"100 tokens .* 100"),
-        ("chat", [1], 0, ClientError, "at least 1"),
+        ("chat", [1], -1, ClientError, "at least 0"),
     ]
     for name, ids, count, kind, message in refusals:
         with pytest.raises(kind, match=message):
@@ -346,3 +346,65 @@ def test_a_broken_law_passes_through() -> None:
     world.backend.fail_with = CorruptionError("page 7 has two owners")
     with pytest.raises(CorruptionError):
         world.step()
+
+
+# -- prefill ahead
+
+
+@kinds
+def test_an_append_is_history_and_its_kv_is_kept(cache: str, page_size: int, window: int) -> None:
+    world = world_of(cache, page_size, window)
+    session_id = world.service.open()
+    for part in range(3):
+        rows = world.backend.rows
+        record = world.turn(session_id, new_tokens(21, part), 0)
+        world.run()
+        assert record.reason is FinishReason.LENGTH
+        assert record.tokens == []
+        assert world.backend.rows - rows == 21
+    assert world.history(session_id) == [token for part in range(3) for token in new_tokens(21, part)]
+    end = world.run_turn(session_id, new_tokens(2), 5)
+    assert end.usage.cached_tokens == 63
+    assert end.usage.cached_source == "session"
+    world.close_all()
+
+
+def test_a_turn_may_follow_an_append_without_tokens_of_its_own() -> None:
+    world = world_of()
+    session_id = world.service.open()
+    world.turn(session_id, new_tokens(16), 0)
+    world.run()
+    assert world.run_turn(session_id, [], 5).usage.cached_tokens == 15
+
+
+def test_an_append_can_be_aborted_and_comes_back_from_retraction() -> None:
+    world = world_of(retract_every=3)
+    session_id = world.service.open()
+    record = world.turn(session_id, new_tokens(120), 0)
+    world.run()
+    assert record.end is not None
+    world.turn(session_id, new_tokens(120, 1), 0)
+    world.step(2)
+    assert world.service.abort(session_id)
+    world.run()
+    assert world.history(session_id) == new_tokens(120)
+    world.run_turn(session_id, new_tokens(3), 4)
+    world.close_all()
+
+
+# -- idle time
+
+
+def test_a_session_may_have_its_own_idle_time() -> None:
+    world = SessionWorld(WorldConfig(), idle_timeout_s=60.0)
+    world.service.open("patient")
+    world.service.open("brief", idle_timeout_s=5.0)
+    assert world.service.wake_in() == 5.0
+    world.clock.now += 5.0
+    world.step()
+    assert [closed.session_id for closed in world.closed] == ["brief"]
+    assert world.service.wake_in() == 55.0
+    world.turn("patient", new_tokens(4), 0)
+    assert world.service.wake_in() is None
+    world.run()
+    assert world.service.wake_in() == 60.0

@@ -24,6 +24,7 @@ class Usage:
     first_token_at: float | None
     finished_at: float
     num_retractions: int = 0
+    cached_source: str = "none"  # "none", "prefix", or a decorator's own word
 
 
 @dataclass(frozen=True, slots=True)

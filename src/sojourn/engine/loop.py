@@ -119,7 +119,8 @@ class EngineLoop:
     def _events(self, progress: list[Progress]) -> list[Event]:
         events: list[Event] = []
         for item in progress:
-            events.append(TokensEvent(item.request.request_id, item.samples))
+            if item.samples:
+                events.append(TokensEvent(item.request.request_id, item.samples))
             if item.stop is not None:
                 events.append(self._finished(item))
         return events
@@ -140,6 +141,7 @@ class EngineLoop:
         return Usage(
             prompt_tokens=request.cached.num_prompt,
             cached_tokens=request.cached_tokens,
+            cached_source=request.cached_source,
             completion_tokens=request.num_outputs,
             queued_at=request.times.queued_at,
             admitted_at=request.times.admitted_at,

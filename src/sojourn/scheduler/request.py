@@ -80,6 +80,7 @@ class Request:
     outputs_at_admission: int = 0
     num_retractions: int = 0
     cached_tokens: int = 0  # prefix found at the first admission
+    cached_source: str = "none"  # where it was found, in the cache's words
     is_published: bool = False
 
     @property
@@ -89,6 +90,11 @@ class Request:
     @property
     def num_outputs(self) -> int:
         return self.cached.num_tokens - self.cached.num_prompt
+
+    @property
+    def only_computes(self) -> bool:
+        """Its prompt is to be cached and nothing generated."""
+        return self.max_new_tokens == 0
 
     @property
     def output_ids(self) -> tuple[int, ...]:
@@ -118,7 +124,7 @@ def make_request(
 ) -> Request:
     """A waiting request over `prompt` (copied). What it asks for has been checked at the door."""
     num_prompt = len(prompt)
-    tokens = np.empty(num_prompt + min(max_new_tokens, _GROWTH_MIN), dtype=np.int32)
+    tokens = np.empty(num_prompt + max(0, min(max_new_tokens, _GROWTH_MIN)), dtype=np.int32)
     tokens[:num_prompt] = prompt
     return Request(
         cached=CacheRequest(request_id, key, num_prompt, tokens, num_prompt),

@@ -129,10 +129,13 @@ class Scheduler:
     # -- the door
 
     def check(self, num_prompt: int, max_new_tokens: int) -> None:
-        """Refuse what can never run, before any object exists for it. Changes nothing."""
+        """Refuse what can never run, before any object exists for it. Changes nothing.
+
+        No new tokens: the prompt is computed and cached, nothing is sampled.
+        """
         context = self._config.context_length
-        if max_new_tokens < 1:
-            raise ClientError(f"max_tokens must be at least 1, not {max_new_tokens}", param="max_tokens")
+        if max_new_tokens < 0:
+            raise ClientError(f"max_tokens must be at least 0, not {max_new_tokens}", param="max_tokens")
         if num_prompt < 1:
             raise ClientError("the prompt is empty: it needs at least 1 token", param="prompt")
         if num_prompt >= context:
@@ -151,8 +154,8 @@ class Scheduler:
             )
 
     def _kv_len_max(self, num_prompt: int, max_new_tokens: int) -> int:
-        """Tokens of KV that a request may come to hold: the last token's is never computed."""
-        return min(num_prompt + max_new_tokens, self._config.context_length) - 1
+        """Tokens of KV that a request may come to hold: the last generated token's is never computed."""
+        return min(num_prompt + max(1, max_new_tokens), self._config.context_length) - 1
 
     def submit(self, request: Request) -> None:
         """Queue a request that passed `check`."""
@@ -236,7 +239,7 @@ class Scheduler:
             raise CorruptionError(f"{request.request_id} is launched without a place")
         edits = self._cache.take_edits(cached)
         ids = (int(cached.tokens[start]),) if tokens == 1 else tuple(cached.tokens[start:end].tolist())
-        if end < cached.num_tokens:
+        if end < cached.num_tokens or request.only_computes:
             return Work(seq, start, ids, edits)
         if request.sampling.has_penalties:
             return Work(seq, start, ids, edits, request.sampling, 0, cached.tokens[:end], cached.num_prompt)
@@ -246,7 +249,8 @@ class Scheduler:
         """Admit from the head of the queue while there are places, tokens and pages. The head never is overtaken."""
         while self._free_seqs and (request := self._waiting.head()) is not None:
             cached = request.cached
-            prefix_len = self._cache.match_prefix(cached.key, cached.known).prefix_len
+            match = self._cache.match_prefix(cached.key, cached.known)
+            prefix_len = match.prefix_len
             chunk = budget.chunk(cached.num_tokens - prefix_len)
             if chunk == 0:
                 return
@@ -255,11 +259,11 @@ class Scheduler:
                 self._admits_from = StepId(flight.step + (1 if self._flights else _ADMISSION_RETRY_STEPS))
                 return
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
-            self._start(self._waiting.pop())
+            self._start(self._waiting.pop(), match.source)
             budget.take(chunk)
             works.append(self._launch(flight, request, chunk))
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: Request, cached_source: str) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
         request.state = RequestState.RUNNING
         request.seq = self._free_seqs.pop()
@@ -269,12 +273,14 @@ class Scheduler:
         if request.times.admitted_at is None:
             request.times.admitted_at = self._clock()
             request.cached_tokens = request.cached.prefix_len
+            request.cached_source = cached_source
         insort(self._running, request, key=lambda running: running.arrival)
         self._admissions += 1
         self._admits_from = StepId(0)
 
     def settle(self, result: StepResult) -> list[Progress]:
-        """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that sampled."""
+        """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that sampled or
+        ended."""
         flight = self._flights.popleft()
         law(flight.step == result.step, "step %d settles, step %d was next", result.step, flight.step)
         law(len(flight.launched) == len(result.samples), "step %d: works and results differ in number", result.step)
@@ -287,6 +293,9 @@ class Scheduler:
             self._cache.commit(request.cached, launched.end)
             if samples:
                 progress.append(self._accept(request, samples))
+            elif request.only_computes and launched.end == request.cached.num_tokens:
+                self._finish(request, Outcome(Verdict.FINISHED, 0))
+                progress.append(Progress(request, (), Stop(FinishReason.LENGTH)))
         return progress
 
     def _accept(self, request: Request, samples: tuple[Sample, ...]) -> Progress:

@@ -4,7 +4,6 @@ Decorates an engine loop: what is asked of it is refused at the door before any 
 the engine runs like any other. Knows tokens and turns; of pages only how many a session holds.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +17,7 @@ from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice
 from sojourn.engine.loop import EngineLoop
 from sojourn.scheduler.request import StopConditions, StopMatcher, make_request
 from sojourn.sessions.door import checked_token_ids
+from sojourn.sessions.expiry import Deadlines
 from sojourn.sessions.history import Claim, History, TurnRecord
 from sojourn.sessions.turns import SessionState, TurnEvent, after
 
@@ -43,13 +43,17 @@ class SlotKeeper(Protocol):
         """Own and leased pages of the session's holding, idle or running, over all pools."""
         ...
 
+    def pages_by_pool(self, lineage: Hashable) -> tuple[tuple[int, int], ...]:
+        """The same as (own, leased) per pool."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int] = frozenset()
-    idle_timeout_s: float | None = None  # from the end of the last turn; None: sessions stay
+    idle_timeout_s: float | None = None  # from the end of the last turn, unless a session has its own; None: they stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class _Turn:
 class _Session:
     session_id: str
     namespace: str
-    idle_since: float
+    idle_timeout_s: float | None
     history: History = field(default_factory=History)
     state: SessionState = SessionState.IDLE
     turn: _Turn | None = None
@@ -129,16 +133,16 @@ class SessionService:
         self._clock = clock
         self._new_id = new_id
         self._sessions: dict[str, _Session] = {}
-        self._idle: OrderedDict[str, _Session] = OrderedDict()  # longest idle first
+        self._deadlines = Deadlines()  # of idle sessions
         self._turns: dict[RequestId, _Session] = {}  # requests that are some session's running turn
         self._outbox: list[Event | Notice] = []  # what happened between two steps
 
     # -- sessions
 
-    def open(self, session_id: str | None = None, *, namespace: str = "") -> str:
-        """A new, empty session. KV is shared with others of its namespace only."""
+    def open(self, session_id: str | None = None, *, namespace: str = "", idle_timeout_s: float | None = None) -> str:
+        """A new, empty session. KV is shared with others of its namespace only. `idle_timeout_s` None: the service's."""
         name = self._new_id() if session_id is None else session_id
-        self._add(name, namespace, History())
+        self._add(name, namespace, History(), self._config.idle_timeout_s if idle_timeout_s is None else idle_timeout_s)
         return name
 
     def close(self, session_id: str) -> CloseReply:
@@ -169,7 +173,7 @@ class SessionService:
         session = self._get(session_id)
         where = session.branch_length(session.history.settled_len if length is None and turn is None else length, turn)
         name = self._new_id() if new_id is None else new_id
-        self._add(name, session.namespace, session.history.fork(where))
+        self._add(name, session.namespace, session.history.fork(where), session.idle_timeout_s)
         self._slots.begin(CacheKey(session.namespace, name), where)
         return name
 
@@ -180,6 +184,10 @@ class SessionService:
     def pages_held(self, session_id: str) -> int:
         """Own and leased pages, over all pools."""
         return self._slots.pages_held(self._get(session_id).session_id)
+
+    def pages_by_pool(self, session_id: str) -> tuple[tuple[int, int], ...]:
+        """(own, leased) pages per pool."""
+        return self._slots.pages_by_pool(self._get(session_id).session_id)
 
     def session_ids(self) -> tuple[str, ...]:
         return tuple(self._sessions)
@@ -203,7 +211,7 @@ class SessionService:
         session.state = following
         session.turn = _Turn(request_id, claim)
         self._turns[request_id] = session
-        del self._idle[session.session_id]
+        self._deadlines.clear(session.session_id)
         return request_id
 
     def submit(self, prompt_ids: Sequence[int], params: TurnParams, *, namespace: str = "") -> RequestId:
@@ -246,10 +254,8 @@ class SessionService:
 
     def wake_in(self) -> float | None:
         """Seconds until the session that is idle longest expires."""
-        timeout = self._config.idle_timeout_s
-        if timeout is None or not self._idle:
-            return None
-        return max(0.0, next(iter(self._idle.values())).idle_since + timeout - self._clock())
+        first = self._deadlines.first()
+        return None if first is None else max(0.0, first - self._clock())
 
     def report(self, error: CorruptionError) -> str:
         return self._engine.report(error)
@@ -264,12 +270,17 @@ class SessionService:
 
     # -- inside
 
-    def _add(self, session_id: str, namespace: str, history: History) -> None:
+    def _add(self, session_id: str, namespace: str, history: History, idle_timeout_s: float | None) -> None:
         if session_id in self._sessions:
             raise ConflictError(f"session {session_id} is open already", param="session_id")
-        session = _Session(session_id, namespace, self._clock(), history)
+        session = _Session(session_id, namespace, idle_timeout_s, history)
         self._sessions[session_id] = session
-        self._idle[session_id] = session
+        self._rest(session)
+
+    def _rest(self, session: _Session) -> None:
+        """The session is idle from now on."""
+        if session.idle_timeout_s is not None:
+            self._deadlines.set(session.session_id, self._clock() + session.idle_timeout_s)
 
     def _get(self, session_id: str) -> _Session:
         session = self._sessions.get(session_id)
@@ -281,7 +292,7 @@ class SessionService:
         session.state = after(session.state, event)
 
     def _max_new_tokens(self, num_prompt: int, params: TurnParams) -> int:
-        """A prompt that leaves no room is the scheduler's to refuse, so never less than 1 by itself."""
+        """A prompt that leaves no room is the scheduler's to refuse, so never less than 1 by itself; 0 if asked for."""
         if params.max_new_tokens is None:
             return max(1, self._config.context_length - num_prompt)
         return params.max_new_tokens
@@ -324,18 +335,13 @@ class SessionService:
         if session.state is SessionState.CLOSED:
             self._outbox.append(self._closed(session, is_expired=False))
         else:
-            session.idle_since = self._clock()
-            self._idle[session.session_id] = session
+            self._rest(session)
 
     def _expire(self) -> None:
-        timeout = self._config.idle_timeout_s
-        if timeout is None:
+        if self._deadlines.first() is None:
             return
-        now = self._clock()
-        while self._idle:
-            session = next(iter(self._idle.values()))
-            if session.idle_since + timeout > now:
-                return
+        for session_id in self._deadlines.take_due(self._clock()):
+            session = self._sessions[session_id]
             self._move(session, TurnEvent.EXPIRE)
             self._outbox.append(self._closed(session, is_expired=True))
 
@@ -348,5 +354,5 @@ class SessionService:
         """A session in state CLOSED leaves; returns the pages its slot owned."""
         law(session.state is SessionState.CLOSED, "session %s leaves while %s", session.session_id, session.state)
         del self._sessions[session.session_id]
-        self._idle.pop(session.session_id, None)
+        self._deadlines.clear(session.session_id)
         return self._slots.release_session(session.session_id)

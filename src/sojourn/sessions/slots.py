@@ -249,6 +249,14 @@ class SessionAwareCache:
         holding = slot.holding if slot.turn is None else slot.turn.holding
         return 0 if holding is None else sum(holding.pages_held())
 
+    def pages_by_pool(self, lineage: Hashable) -> tuple[tuple[int, int], ...]:
+        """(own, leased) pages per pool of a session's holding, idle or running. O(history)."""
+        slot = self._slots.get(lineage)
+        holding = None if slot is None else slot.holding if slot.turn is None else slot.turn.holding
+        if holding is None:
+            return ((0, 0),) * len(self.book.ledgers)
+        return tuple((own, held - own) for own, held in zip(holding.pages_own(), holding.pages_held(), strict=True))
+
     def slot(self, lineage: Hashable) -> SessionSlot | None:
         """To look at."""
         return self._slots.get(lineage)
