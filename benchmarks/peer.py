@@ -80,7 +80,7 @@ class Peer:
         self._samplers = [self._sampler(seed) for seed in range(config.sequences)]
 
     @staticmethod
-    def _sampler(seed: int) -> api.llama_sampler_p:
+    def _sampler(seed: int) -> object:
         chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_k(40))
         api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_p(0.95, 1))
