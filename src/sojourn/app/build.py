@@ -1,6 +1,6 @@
 """Wiring: the only place that names the concrete classes of an engine together.
 
-options ─▶ model ─▶ size ─▶ fits? ─▶ back end ─▶ pages ─▶ cache ─▶ scheduler ─▶ loop ─▶ sessions ─▶ thread
+options ─▶ model ─▶ size ─▶ fits? ─▶ back end ─▶ pages ─▶ cache ─▶ scheduler ─▶ loop ─▶ sessions ─▶ thread ─▶ door
 """
 
 import itertools
@@ -10,9 +10,11 @@ from pathlib import Path
 
 from sojourn.api.text.glue import Glue
 from sojourn.app.config import EngineOptions, physical_cores
+from sojourn.app.door import Door
 from sojourn.app.memory import Demand, check_fits
 from sojourn.app.requests import EngineRoom
 from sojourn.app.sizing import EngineSize, choose_size, kv_bytes
+from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.backends.native import NativeBackend
 from sojourn.backends.protocol import Backend
 from sojourn.cache.none import NoneCache
@@ -52,12 +54,31 @@ class Assembly:
     size: EngineSize
     threads: int
     backend: Backend
-    thread: EngineThread[SessionService]
+    door: Door[SessionService]
     room: EngineRoom
 
 
-def assemble(model_name: str, options: EngineOptions, world: World, progress: Progress) -> Assembly:
-    """Load the model, check that everything fits, build the engine and start its thread."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A model on its back end: what an engine is built on."""
+
+    model: LoadedModel
+    size: EngineSize
+    threads: int
+    backend: Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EngineParts:
+    """The engine's inside, for its thread; `cache` and `loop` to look at."""
+
+    service: SessionService
+    cache: SessionAwareCache
+    loop: EngineLoop
+
+
+def prepare(model_name: str, options: EngineOptions, world: World, progress: Progress) -> Prepared:
+    """Load the model, check that everything fits, and give it its memory and threads."""
     options.check()
     weights = None if options.weights is None else Weights(options.weights)
     model = load(model_name, cache_dir=world.cache_dir, weights=weights, progress=progress)
@@ -74,17 +95,38 @@ def assemble(model_name: str, options: EngineOptions, world: World, progress: Pr
         threads=threads,
         seqs_max=options.max_running,
     )
-    service = build_service(model, options, size, backend, world.clock)
-    thread = EngineThread(service, name="sojourn-engine")
-    room = build_room(thread, service, model, world)
-    thread.start()
-    return Assembly(model, size, threads, backend, thread, room)
+    return Prepared(model, size, threads, backend)
+
+
+def assemble(model_name: str, options: EngineOptions, world: World, progress: Progress) -> Assembly:
+    """A running engine in this process."""
+    prepared = prepare(model_name, options, world, progress)
+    model, backend = prepared.model, prepared.backend
+    service = build_service(model, options, prepared.size, backend, world.clock)
+    door = Door(EngineThread(service, name="sojourn-engine"))
+    room = build_room(door, service, model, world)
+    door.open()
+    return Assembly(model, prepared.size, prepared.threads, backend, door, room)
 
 
 def build_service(
     model: LoadedModel, options: EngineOptions, size: EngineSize, backend: Backend, clock: Clock
 ) -> SessionService:
     """Everything between a back end and the sessions on it."""
+    return build_parts(model, options, size, backend, clock).service
+
+
+def build_parts(
+    model: LoadedModel,
+    options: EngineOptions,
+    size: EngineSize,
+    backend: Backend,
+    clock: Clock,
+    *,
+    mem_check: StrictMemCheck = StrictMemCheck.IDLE,
+    idle_timeout_s: float | None = None,
+) -> EngineParts:
+    """The same, with its parts in view."""
     book = HoldingBook(size.layout, size.totals)
     cache = SessionAwareCache(RadixCache(book) if options.cache == "radix" else NoneCache(book))
     scheduler_config = SchedulerConfig(
@@ -93,23 +135,25 @@ def build_service(
         step_tokens_max=options.chunk + options.max_running,
         chunk_tokens_max=options.chunk,
     )
-    loop = EngineLoop(Scheduler(cache, scheduler_config, clock), Runner(backend), cache, clock)
+    scheduler = Scheduler(cache, scheduler_config, clock)
+    check = MemCheck(cache, mem_check, clock)
+    loop = EngineLoop(scheduler, Runner(backend), cache, clock, mem_check=check)
     service_config = ServiceConfig(
         vocab_size=model.packed.config.vocab_size,
         context_length=size.context,
         eos_ids=frozenset(model.text.eos_ids),
+        idle_timeout_s=idle_timeout_s,
     )
     ids = itertools.count(1)
-    return SessionService(loop, cache, service_config, clock=clock, new_id=lambda: str(next(ids)))
+    service = SessionService(loop, cache, service_config, clock=clock, new_id=lambda: str(next(ids)))
+    return EngineParts(service, cache, loop)
 
 
-def build_room(
-    thread: EngineThread[SessionService], service: SessionService, model: LoadedModel, world: World
-) -> EngineRoom:
-    """The text side of the model, beside the thread."""
+def build_room(door: Door[SessionService], service: SessionService, model: LoadedModel, world: World) -> EngineRoom:
+    """The text side of the model, and the door to the engine."""
     tokenizer = Tokenizer(model.tokenizer_json, model.text)
     return EngineRoom(
-        thread,
+        door,
         service,
         name=model.info.name,
         tokenizer=tokenizer,

@@ -142,7 +142,7 @@ class Engine:
     def close(self) -> None:
         """Stop the engine and give back its memory and threads. A turn that still runs ends with an error. May be called
         twice."""
-        self._parts.thread.stop()
+        self._parts.door.close()
         self._parts.backend.close()
 
     def __enter__(self) -> Self:

@@ -1,19 +1,21 @@
-"""From a caller's thread to the engine's: start a request, stream its events back, ask a question.
+"""Requests as the facade starts them: options and text on this side, the engine behind its door on the other.
 
-Knows the engine's thread and the text side of a model; knows no conversation.
+Knows the door and the text side of a model; knows no conversation.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from sojourn.api.options import TurnOptions
 from sojourn.api.text.glue import Glue
 from sojourn.api.text.stop_strings import StopStrings, TextStream
+from sojourn.app.door import Door
 from sojourn.app.turn import Ended, TurnState
 from sojourn.core.errors import NotFoundError, SojournError
 from sojourn.core.ids import RequestId
 from sojourn.engine.events import Event, FinishedEvent
-from sojourn.engine.thread import EngineStoppedError, EngineThread
+from sojourn.engine.thread import EngineStoppedError
 from sojourn.models.tokenizer import Tokenizer
 from sojourn.sessions.service import SessionService, TurnParams
 
@@ -28,7 +30,7 @@ class EngineRoom:
 
     def __init__(
         self,
-        thread: EngineThread[SessionService],
+        door: Door[SessionService],
         service: SessionService,
         *,
         name: str,
@@ -38,7 +40,7 @@ class EngineRoom:
         vocab_size: int,
         seed: int,
     ) -> None:
-        self._thread = thread
+        self._door = door
         self._service = service  # touched only on the engine's thread
         self._seed = seed
         self._num_turns = 0
@@ -50,11 +52,11 @@ class EngineRoom:
 
     @property
     def is_stopped(self) -> bool:
-        return self._thread.stopped is not None
+        return self._door.is_closed
 
     def call(self, question: Callable[[SessionService], T]) -> T:
         """Ask on the engine's thread, between two steps, and wait for the answer."""
-        return self._thread.call(question).result()
+        return self._door.ask(question)
 
     def start(
         self,
@@ -63,9 +65,13 @@ class EngineRoom:
         command: StartCommand,
         *,
         session_id: str | None = None,
+        hold: Callable[[TurnState], None] = lambda _: None,
         record: Callable[[TurnState], None] = lambda _: None,
     ) -> TurnState:
-        """Start a request and return its state, running. A refusal is raised and leaves nothing behind."""
+        """Start a request and return its state, running. A refusal is raised and leaves nothing behind.
+
+        `hold` is given the state before the engine is given the request, `record` when the turn has ended and stands.
+        """
         stops = options.stop_strings
         params = TurnParams(
             sampling=options.sampling((self._seed + self._num_turns * _GOLDEN) % 2**64),
@@ -79,23 +85,31 @@ class EngineRoom:
             keeps_logprobs=options.logprobs is not None,
             record=record,
         )
-        answer = self._thread.stream(lambda service: command(service, params), self._sink(state, session_id))
+        hold(state)
+        started: list[RequestId] = []  # written on the engine's thread
 
-        def interrupt() -> None:
-            self._thread.call(lambda service: service.interrupt_request(answer.result()))
+        def begin(service: SessionService) -> RequestId:
+            started.append(command(service, params))
+            return started[0]
 
-        state.interrupt = interrupt
+        state.interrupt = lambda: self._post_end(started)
         try:
-            answer.result()
+            self._door.stream(begin, self._sink(state, session_id)).get().result()
         except SojournError:
+            state.refuse()
             raise
-        except BaseException:  # Ctrl-C while the engine was taking the request: it may have, so it must end
-            if not answer.cancel() and answer.exception() is None:
-                state.stop()
+        except KeyboardInterrupt:  # while the engine was taking the request: if it did, the request must end
+            if self._door.ask(lambda service: end_started(service, started)):
                 state.drain()
+            else:
+                state.refuse()
             raise
         self._num_turns += 1
         return state
+
+    def _post_end(self, started: list[RequestId]) -> None:
+        if not self._door.is_closed:
+            self._door.post(lambda service: end_started(service, started))
 
     def _sink(self, state: TurnState, session_id: str | None) -> Callable[[Event | EngineStoppedError], None]:
         """Called on the engine's thread, where the service may be asked directly."""
@@ -112,3 +126,11 @@ class EngineRoom:
             return self._service.pages_held(session_id)
         except NotFoundError:  # closed while the turn ran
             return 0
+
+
+def end_started(service: SessionService, started: list[RequestId]) -> bool:
+    """On the engine's thread: end the request, if it was started. True: its last event has come or will come."""
+    if started:
+        with suppress(NotFoundError):  # it has ended by itself
+            service.interrupt_request(started[0])
+    return bool(started)

@@ -3,6 +3,7 @@
 Owns the messages and the handle of the engine's session. Knows no pages but their number.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Self, Unpack
 
@@ -40,6 +41,7 @@ class Session:
         self._conversation = Conversation(room.glue)
         self._session_id = room.call(lambda service: service.open())
         self._live: TurnState | None = None
+        self._handle: weakref.ref[Turn] | None = None
         self._is_closed = False
 
     def turn(
@@ -72,18 +74,26 @@ class Session:
             checked,
             lambda service, params: service.start_turn(self._session_id, ids, params),
             session_id=self._session_id,
+            hold=self._hold,
             record=record,
         )
-        self._live = state
-        return Turn(state)
+        turn = Turn(state)
+        self._handle = weakref.ref(turn)
+        return turn
+
+    def _hold(self, state: TurnState) -> None:
+        self._live, self._handle = state, None
 
     def _check_is_free(self) -> None:
-        """A turn that was stopped or dropped is seen to its end first; one that runs is in the way."""
+        """A turn that was stopped, or that nobody holds any more, is seen to its end first; one that runs is in the way."""
         live = self._live
-        if live is not None and not live.has_ended:
-            if not live.is_stopping:
-                raise ConflictError("a turn is running: iterate it to its end, or stop it", param="message")
-            live.drain()
+        if live is None or live.has_ended:
+            return
+        is_held = self._handle is not None and self._handle() is not None
+        if is_held and not live.is_stopping:
+            raise ConflictError("a turn is running: iterate it to its end, or stop it", param="message")
+        live.stop()
+        live.drain()
 
     def _new_messages(self, message: str | None, token_ids: Sequence[int] | None) -> list[Message]:
         """What the turn adds to the conversation as messages: a system message only before the first turn."""

@@ -104,6 +104,10 @@ class TurnState:
             self.is_stopping = True
             self.interrupt()
 
+    def refuse(self) -> None:
+        """The engine did not take the request: no event will come."""
+        self.finish_reason = FinishReason.ABORT
+
     def drain(self) -> None:
         """Take events until the turn has ended."""
         while not self.has_ended:
