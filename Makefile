@@ -10,10 +10,10 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat test check oracle bench clean
+.PHONY: help env chat test e2e check oracle bench clean
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: .venv/.built  ## The environment in .venv and the built core, nothing else
 
@@ -21,7 +21,10 @@ chat: env  ## Talk to SmolLM2 (fetched on the first start); ARGS="--model gemma3
 	@$(BIN)/sojourn chat $(ARGS)
 
 test: env .venv/.test  ## All tests that need no reference implementation; ARGS="-k name" for options
-	$(BIN)/python -m pytest -m "not oracle" $(ARGS)
+	$(BIN)/python -m pytest -m "not oracle and not e2e" $(ARGS)
+
+e2e: env .venv/.test  ## Random conversations on both models against stateless runs, bit for bit (minutes)
+	$(BIN)/python -m pytest tests/e2e $(ARGS)
 
 check: env .venv/.dev  ## Format, lint, types, import contracts, house laws
 	$(BIN)/ruff format --check .
