@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sojourn.app.cli import app, run
+from sojourn.engine.thread import EngineStoppedError
 
 COMMAND = [sys.executable, "-c", "from sojourn.app.cli import main; main()"]
 GUARD_S = 120  # a generous guard against hanging, never a measure
@@ -250,3 +251,22 @@ def test_an_empty_line_is_asked_again_and_ctrl_c_at_the_prompt_leaves() -> None:
         screen.wait_for(PROMPT)
         screen.type("\x03")
         assert screen.exit_code() == 0
+
+
+# -- a broken law
+
+
+def test_an_engine_that_stops_leaves_a_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(**options: object) -> None:
+        raise EngineStoppedError("the engine has stopped: page 7", "page 7 of the full pool\nits moves")
+
+    monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path))
+    monkeypatch.setattr("sojourn.app.cli_models.list_models", lambda cache: stop())
+    assert run(["models", "list"]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "sojourn: the engine has stopped: page 7"
+    path = Path(second.split()[-1])
+    assert path.parent == tmp_path / "reports"
+    assert path.read_text() == "page 7 of the full pool\nits moves\n"

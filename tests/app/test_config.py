@@ -24,6 +24,7 @@ from sojourn.core.errors import ClientError
         (EngineOptions(weights="2bit"), "weights", "4bit, 8bit, f32"),  # type: ignore[arg-type]
         (EngineOptions(kv_dtype="bf16"), "kv_dtype", "f16, f32"),  # type: ignore[arg-type]
         (EngineOptions(cache="lru"), "cache", "radix, none"),  # type: ignore[arg-type]
+        (EngineOptions(strict_mem_check=3), "strict_mem_check", "from 0 to 2"),
         (EngineOptions(seed=-1), "seed", "from 0 to"),
     ],
 )

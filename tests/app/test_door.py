@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sojourn.app.door import Door
-from sojourn.core.errors import ClientError
+from sojourn.core.errors import ClientError, CorruptionError
 from sojourn.core.ids import RequestId
 from sojourn.engine.events import TokensEvent
 from sojourn.engine.thread import EngineStoppedError, EngineThread
@@ -52,6 +52,9 @@ class Crank:
 
     def wake_in(self) -> float | None:
         return None
+
+    def report(self, error: CorruptionError) -> str:
+        return str(error)
 
     def begin(self) -> RequestId:
         self.events.append(TokensEvent(REQUEST, ()))

@@ -15,6 +15,7 @@ from sojourn.app.engine import Engine
 from sojourn.app.session import Session
 from sojourn.app.turn import Turn
 from sojourn.core.errors import ClientError, SojournError
+from sojourn.engine.thread import EngineStoppedError
 
 with contextlib.suppress(ImportError):  # line editing at the prompt, where Python was built with it
     import readline  # noqa: F401
@@ -93,6 +94,8 @@ def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
             console.print(summary(turn), style="dim")
         except KeyboardInterrupt:
             console.print("\nstopped before the turn began", style="dim")
+        except EngineStoppedError:
+            raise
         except SojournError as error:
             console.print(str(error), style="red")
 
@@ -123,6 +126,8 @@ def chat_through_pipe(chat: Chat, source: BinaryIO, answers: Console, notes: Con
             turn = chat.start(decode_message(raw, line))
             stream(turn, answers)
             notes.print(summary(turn))
+        except EngineStoppedError:
+            raise
         except SojournError as error:
             fine = False
             notes.print(f"sojourn: {error}")
@@ -144,6 +149,8 @@ def chat_as_json(chat: Chat, source: BinaryIO) -> bool:
         except ClientError as error:
             fine = False
             _write({"error": str(error), "param": error.param, "line": line})
+        except EngineStoppedError:
+            raise
         except SojournError as error:
             fine = False
             _write({"error": str(error), "line": line})

@@ -5,12 +5,16 @@ Exit codes: 0; 1 something failed; 2 wrong usage; 130 Ctrl-C outside a conversat
 
 import os
 import sys
+import time
+from pathlib import Path
 
 import typer
 
 from sojourn.app.cli_chat import chat
 from sojourn.app.cli_models import models
+from sojourn.app.config import cache_dir
 from sojourn.core.errors import ClientError, CorruptionError, SojournError
+from sojourn.engine.thread import EngineStoppedError
 
 app = typer.Typer(
     name="sojourn",
@@ -32,11 +36,21 @@ def run(arguments: list[str]) -> int:
         return _fail(error.format_message(), error.exit_code)
     except ClientError as error:
         return _fail(str(error), 2)
+    except EngineStoppedError as error:
+        return _fail(f"{error}\nsojourn: the report is in {save_report(error.report)}", 1)
     except (SojournError, OSError, CorruptionError) as error:
         return _fail(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+def save_report(report: str) -> Path:
+    """Keep what the engine had to say when it stopped, to be sent with a bug report."""
+    path = cache_dir() / "reports" / time.strftime("%Y-%m-%d-%H%M%S.txt")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(report + "\n", encoding="utf-8")
+    return path
 
 
 def _fail(message: str, code: int) -> int:

@@ -35,6 +35,7 @@ class EngineOptions:
     max_running: int = 8
     chunk: int = 512
     cache: CacheKind = "radix"
+    strict_mem_check: int = 1
     seed: int | None = None
 
     def check(self) -> None:
@@ -45,6 +46,7 @@ class EngineOptions:
         check_range("page_size", self.page_size, 1, PAGE_SIZE_MAX)
         check_range("max_running", self.max_running, 1, 1024)
         check_range("chunk", self.chunk, 1, 65536)
+        check_range("strict_mem_check", self.strict_mem_check, 0, 2)
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
         if self.page_size & (self.page_size - 1):
             raise ClientError(f"page_size must be a power of two, got {self.page_size}", param="page_size")

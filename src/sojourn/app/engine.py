@@ -38,6 +38,8 @@ class Engine:
     chunk        most tokens of one prompt in one step: smaller lets running turns flow, larger is faster
     cache        "radix" shares what conversations have in common, "none" does not
     seed         of sampling; by default a fresh one
+    strict_mem_check   when every page is counted from its owner's side too: 0 when the engine goes idle, 1 every few
+                 seconds as well, 2 after every step
 
     Raises ClientError for an option out of bounds or an engine that does not fit the memory (before anything is
     allocated), ModelError for a model that cannot be used.
@@ -56,6 +58,7 @@ class Engine:
         max_running: int = 8,
         chunk: int = 512,
         cache: CacheKind = "radix",
+        strict_mem_check: int = 1,
         seed: int | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -69,6 +72,7 @@ class Engine:
             max_running=max_running,
             chunk=chunk,
             cache=cache,
+            strict_mem_check=strict_mem_check,
             seed=seed,
         )
         opened_at = time.localtime()  # what a template calls now stands still: a conversation is rendered many times
