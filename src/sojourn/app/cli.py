@@ -13,6 +13,7 @@ import typer
 from sojourn.app.cli_chat import chat
 from sojourn.app.cli_models import models
 from sojourn.app.config import cache_dir
+from sojourn.app.serve import serve
 from sojourn.core.errors import ClientError, CorruptionError, SojournError
 from sojourn.engine.thread import EngineStoppedError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(chat)
+app.command()(serve)
 app.add_typer(models, name="models")
 
 

@@ -52,18 +52,19 @@ def show_command(
 
 def facts(description: ModelDescription) -> list[tuple[str, str]]:
     """Name and value of everything there is to tell."""
-    listing = description.listing
+    listing, info = description.listing, description.info
+    is_in_catalogue = listing.download_bytes is not None
     rows = [
         ("name", listing.name),
         ("model", listing.title),
-        ("licence", listing.license if description.info is None else description.info.license),
+        ("licence", listing.license if is_in_catalogue or info is None else info.license),
         ("download", mib(listing.download_bytes)),
         ("here", state(listing)),
     ]
     if description.config is not None:
         rows += config_facts(description.config)
-    if description.info is not None:
-        rows += info_facts(description.info)
+    if info is not None:
+        rows += info_facts(info)
     return rows
 
 
@@ -83,7 +84,7 @@ def config_facts(config: ModelConfig) -> list[tuple[str, str]]:
 
 
 def info_facts(info: ModelInfo) -> list[tuple[str, str]]:
-    widths = ", ".join(f"{kind} {mib(size)}" for kind, size in info.weight_bytes.items() if size)
+    widths = ", ".join(f"{kind} {mib(size)}" for kind, size in info.weight_bytes.items() if size >= MIB)
     rows = [("parameters", f"{info.parameters:,}"), ("weights", widths)]
     return rows + [("note", line) for line in (*info.narrowed, *info.notes)]
 

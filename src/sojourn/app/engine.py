@@ -112,9 +112,9 @@ class Engine:
     def description(self) -> str:
         """The engine in a line, for a person."""
         info, size = self.info, self._parts.size
-        widths = ", ".join(f"{kind} {count / 2**20:,.0f} MiB" for kind, count in info.weight_bytes.items() if count)
         return (
-            f"{info.name}: {info.parameters / 1e6:,.0f}M parameters ({widths}), context {size.context:,}, "
+            f"{info.name}: {info.parameters / 1e6:,.0f}M parameters in {info.weight_bytes_total / 2**20:,.0f} MiB, "
+            f"context {size.context:,}, "
             f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         )
 

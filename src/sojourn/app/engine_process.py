@@ -1,0 +1,143 @@
+"""The engine's process: model, sessions and everything below, behind one socket. Started by the supervisor.
+
+The first line of stdin is the start, as JSON; stdin then stays open for as long as the supervisor lives. Exit codes: 0 told
+to stop; 2 the options or the model are at fault (no use starting again); 70 a broken law, the report on stderr and on disk.
+"""
+
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from sojourn.api import wire
+from sojourn.api.desk import EngineDesk
+from sojourn.api.engine_server import EngineServer, Outbox
+from sojourn.api.text.stop_strings import StopStrings
+from sojourn.app.build import EngineParts, Prepared, World, build_parts, prepare
+from sojourn.app.config import EngineOptions, cache_dir
+from sojourn.app.follow import follow_parent
+from sojourn.app.memory import available_memory
+from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
+from sojourn.app.sizing import kv_bytes
+from sojourn.app.terminal import plain_console, show_progress
+from sojourn.audit.policy import StrictMemCheck
+from sojourn.core.errors import ClientError, ModelError
+from sojourn.core.step import Pool
+from sojourn.engine.events import Notice
+from sojourn.engine.thread import EngineStoppedError, EngineThread
+from sojourn.models.tokenizer import Tokenizer
+from sojourn.sessions.service import SessionService
+
+
+def serve_engine(start: EngineStart) -> int:
+    """Load, serve until told to stop, and say how it went."""
+    world = World(
+        cache_dir=cache_dir(),
+        clock=time.monotonic,
+        date=time.strftime,
+        seed=secrets.randbits(63),
+        free_memory=available_memory(),
+    )
+    with show_progress(plain_console(stderr=True)) as progress:
+        prepared = prepare(start.model, start.options, world, progress)
+    parts = build_parts(
+        prepared.model,
+        start.options,
+        prepared.size,
+        prepared.backend,
+        world.clock,
+        mem_check=StrictMemCheck(start.strict_mem_check),
+        idle_timeout_s=start.session_timeout_s,
+    )
+    try:
+        stopped = _serve(start, prepared, parts, world)
+    finally:
+        prepared.backend.close()
+    if stopped is None:
+        return 0
+    _leave_report(stopped, start.report_dir)
+    return EXIT_BROKEN_LAW
+
+
+def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: World) -> EngineStoppedError | None:
+    """None: it was told to stop."""
+    tokenizer = Tokenizer(prepared.model.tokenizer_json, prepared.model.text)
+    outbox = Outbox()
+    desk = EngineDesk(
+        parts.service,
+        parts.loop,
+        parts.cache,
+        lambda stops, skip_special: StopStrings(tokenizer, stops, skip_special=skip_special),
+        world.clock,
+        outbox.put,
+    )
+
+    def listen(notice: Notice) -> None:
+        desk.notice(notice)
+
+    thread: EngineThread[SessionService] = EngineThread(parts.service, listener=listen, name="sojourn-engine")
+    server = EngineServer(
+        start.address,
+        thread,
+        desk,
+        outbox,
+        engine_id=secrets.token_hex(8),
+        card=model_card(prepared, start.options),
+        clock=world.clock,
+    )
+    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+    follow_parent()
+    thread.start()
+    server.run()
+    failed = thread.stopped
+    if failed is None:
+        thread.stop()
+    return failed
+
+
+def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
+    model, size = prepared.model, prepared.size
+    return wire.ModelCard(
+        name=model.info.name,
+        source=model.info.source,
+        tokenizer_json=model.tokenizer_json,
+        text_json=model.text.to_json(),
+        vocab_size=model.packed.config.vocab_size,
+        context=size.context,
+        page_size=options.page_size,
+        parameters=model.info.parameters,
+        license=model.info.license,
+        kv_dtype=options.kv_dtype,
+        threads=prepared.threads,
+        max_running=options.max_running,
+        pool_names=[pool.name.lower() for pool in Pool][: len(size.totals)],
+        kv_bytes=kv_bytes(model.packed.config, options, size.pool_tokens),
+    )
+
+
+def _leave_report(stopped: EngineStoppedError, directory: str | None) -> None:
+    sys.stderr.write(f"{stopped.report}\n")
+    if directory is not None:
+        path = Path(directory) / f"sojourn-report-{os.getpid()}.txt"
+        path.write_text(f"{stopped.report}\n")
+        sys.stderr.write(f"sojourn: the report is in {path}\n")
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's to answer
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
+    try:
+        return serve_engine(start)
+    except (ClientError, ModelError) as error:
+        sys.stderr.write(f"sojourn: {error}\n")
+        return EXIT_OPTIONS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

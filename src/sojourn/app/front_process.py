@@ -1,0 +1,101 @@
+"""The front's process: uvicorn around the HTTP application, on a socket that the supervisor opened.
+
+SIGTERM drains: no new work, what runs is waited for, then the exit. A second one ends at once. The first line of stdin is
+the start, as JSON; stdin then stays open for as long as the supervisor lives.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from sojourn.api.app import make_app
+from sojourn.api.auth import Keys, parse_keys
+from sojourn.api.front import Front
+from sojourn.api.settings import FrontWorld
+from sojourn.app.follow import follow_parent
+from sojourn.app.processes import EXIT_OPTIONS, FrontStart
+from sojourn.core.errors import ClientError
+
+
+class Server(uvicorn.Server):
+    """Signals are ours to answer: they drain first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_front(start: FrontStart) -> int:
+    opened_at = time.localtime()
+    world = FrontWorld(
+        clock=time.monotonic,
+        now=time.time,
+        date=lambda form: time.strftime(form, opened_at),
+        new_id=lambda: secrets.token_hex(16),
+        seed=lambda: secrets.randbits(63),
+    )
+    front, app = make_app(start.settings, world, read_keys(start.api_key_file))
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=2,
+    )
+    server = Server(config)
+    listener = socket.socket(fileno=start.fd)
+    loop = asyncio.get_running_loop()
+    draining: list[asyncio.Task[None]] = []
+
+    def on_signal() -> None:
+        if draining:
+            server.force_exit = server.should_exit = True
+        else:
+            draining.append(loop.create_task(_drain(front, server)))
+
+    loop.add_signal_handler(signal.SIGTERM, on_signal)
+    await server.serve(sockets=[listener])
+    return 0
+
+
+async def _drain(front: Front, server: Server) -> None:
+    logging.getLogger("sojourn.front").info("draining: %d requests are running", front.num_live)
+    await front.drain()
+    server.should_exit = True
+
+
+def read_keys(path: str | None) -> Keys:
+    if path is None:
+        return Keys({})
+    try:
+        return parse_keys(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ClientError(f"the key file cannot be read: {error}", param="api_key_file") from error
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=FrontStart)
+    follow_parent()
+    try:
+        return asyncio.run(serve_front(start))
+    except ClientError as error:
+        sys.stderr.write(f"sojourn: {error}\n")
+        return EXIT_OPTIONS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""What the supervisor tells the processes it starts: the first line of their stdin, as JSON. Knows no library of theirs.
+
+Exit codes: 0 told to stop; 2 options, keys or model at fault (starting again is of no use); 70 a broken law.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+from sojourn.api.settings import FrontSettings
+from sojourn.app.config import EngineOptions
+
+EXIT_OPTIONS = 2
+EXIT_BROKEN_LAW = 70
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStart:
+    """`address`: of the socket the engine binds."""
+
+    address: str
+    model: str
+    options: EngineOptions
+    strict_mem_check: int = 0
+    session_timeout_s: float | None = None
+    report_dir: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontStart:
+    """`fd`: the listening socket, inherited."""
+
+    fd: int
+    settings: FrontSettings
+    api_key_file: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))

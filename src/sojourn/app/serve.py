@@ -1,0 +1,91 @@
+"""`sojourn serve`: options to a supervised front and engine."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.api.settings import FrontSettings
+from sojourn.app.config import EngineOptions, KvDtype, WeightsWidth
+from sojourn.app.processes import EngineStart, FrontStart
+from sojourn.app.supervisor import Part, Supervisor, listen
+from sojourn.core.bounds import check_number, check_range
+from sojourn.core.errors import ClientError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(
+    model: Annotated[str, typer.Option(help="Catalogue name, GGUF file, model folder or hub id.")] = "smollm2",
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine only with --api-key-file.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="0: any free one, which is printed.")] = 8000,
+    context: Annotated[int | None, typer.Option(help="Tokens of one conversation; by default up to 8192.")] = None,
+    pool_tokens: Annotated[int, typer.Option(help="Tokens of KV that all share.")] = 32768,
+    max_running: Annotated[int, typer.Option(help="Turns at the same time; others wait.")] = 16,
+    chunk: Annotated[int, typer.Option(help="Most tokens of one prompt in one step.")] = 512,
+    page_size: Annotated[int, typer.Option(help="Tokens per page, a power of two.")] = 16,
+    weights: Annotated[WeightsWidth | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
+    kv_dtype: Annotated[KvDtype, typer.Option(help="Type of cached keys and values.")] = "f16",
+    threads: Annotated[int | None, typer.Option(help="Compute threads; by default one per physical core.")] = None,
+    strict_mem_check: Annotated[int, typer.Option(help="0: census when idle; 1: and every 5 s; 2: every step.")] = 1,
+    api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
+    session_timeout: Annotated[
+        float | None, typer.Option(help="Seconds of idleness after which a session is closed.")
+    ] = None,
+    shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
+    report_dir: Annotated[
+        Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")
+    ] = None,
+) -> int:
+    """Serve a model over HTTP. SIGTERM drains; a second one ends at once."""
+    options = EngineOptions(
+        context=context,
+        weights=weights,
+        kv_dtype=kv_dtype,
+        threads=threads,
+        page_size=page_size,
+        pool_tokens=pool_tokens,
+        max_running=max_running,
+        chunk=chunk,
+    )
+    options.check()
+    check_range("port", port, 0, 65535)
+    check_range("strict_mem_check", strict_mem_check, 0, 2)
+    check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
+    if session_timeout is not None:
+        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
+    if host not in LOOPBACK and api_key_file is None:
+        raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    listener = listen(host, port)
+    place = Path(tempfile.mkdtemp(prefix="sojourn-"))  # readable by this user only
+    address = f"ipc://{place}/engine"
+    settings = FrontSettings(address, version=version("sojourn"), shutdown_timeout_s=shutdown_timeout)
+    front = FrontStart(listener.fileno(), settings, None if api_key_file is None else str(api_key_file))
+    engine = EngineStart(
+        address,
+        model,
+        options,
+        strict_mem_check=strict_mem_check,
+        session_timeout_s=session_timeout,
+        report_dir=None if report_dir is None else str(report_dir),
+    )
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"sojourn: http://{shown}:{listener.getsockname()[1]}")
+    supervisor = Supervisor(
+        Part("front", "sojourn.app.front_process", front.to_json(), (listener.fileno(),)),
+        Part("engine", "sojourn.app.engine_process", engine.to_json()),
+        shutdown_timeout,
+    )
+    try:
+        return asyncio.run(supervisor.run())
+    finally:
+        listener.close()
+        shutil.rmtree(place, ignore_errors=True)
