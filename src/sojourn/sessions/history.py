@@ -8,7 +8,7 @@ of the claim can do either. Rewinding starts a new branch (the next epoch) at an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,12 +28,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A finished turn: prompt `[start, output_start)`, output `[output_start, end)`. A rewind may have cut its end."""
+    """A finished turn: prompt `[start, output_start)`, output `[output_start, end)`. A rewind may have cut its end.
+
+    `note` is the caller's own, kept as given; `reason` says why the output ended.
+    """
 
     turn: int
     start: int
     output_start: int
     end: int
+    note: bytes = b""
+    reason: str = ""
 
 
 class History:
@@ -47,6 +52,7 @@ class History:
         self._next_turn = 0
         self._claim: Claim | None = None
         self._pending: TokenArray = np.empty(0, dtype=np.int32)
+        self._note = b""
 
     @property
     def settled_len(self) -> int:
@@ -55,6 +61,10 @@ class History:
     @property
     def turns(self) -> tuple[TurnRecord, ...]:
         return tuple(self._turns)
+
+    @property
+    def num_turns(self) -> int:
+        return len(self._turns)
 
     @property
     def claim(self) -> Claim | None:
@@ -68,13 +78,14 @@ class History:
         """A copy of the settled tokens."""
         return self._tokens[: self._settled_len].copy()
 
-    def begin(self, new_ids: TokenArray) -> Claim:
+    def begin(self, new_ids: TokenArray, note: bytes = b"") -> Claim:
         """Lay a turn over the history. Nothing is appended until it is committed."""
         law(self._claim is None, "turn %s runs already", self._claim)
         law(self._settled_len + len(new_ids) > 0, "a turn over no tokens at all")
         self._claim = Claim(self._epoch, self._next_turn)
         self._next_turn += 1
         self._pending = np.array(new_ids, dtype=np.int32)
+        self._note = note
         return self._claim
 
     def prompt(self, claim: Claim) -> TokenArray:
@@ -82,14 +93,14 @@ class History:
         self._own(claim)
         return np.concatenate((self._tokens[: self._settled_len], self._pending))
 
-    def commit(self, claim: Claim, output_ids: Sequence[int]) -> TurnRecord:
+    def commit(self, claim: Claim, output_ids: Sequence[int], reason: str = "") -> TurnRecord:
         """The turn stands: its prompt and its output become history."""
         self._own(claim)
         start = self._settled_len
         self._append(self._pending)
         output_start = self._settled_len
         self._append(np.array(output_ids, dtype=np.int32))
-        record = TurnRecord(claim.turn, start, output_start, self._settled_len)
+        record = TurnRecord(claim.turn, start, output_start, self._settled_len, self._note, reason)
         self._turns.append(record)
         self._release()
         return record
@@ -133,6 +144,7 @@ class History:
     def _release(self) -> None:
         self._claim = None
         self._pending = self._pending[:0]
+        self._note = b""
 
     def _append(self, tokens: TokenArray) -> None:
         end = self._settled_len + len(tokens)
@@ -147,4 +159,4 @@ class History:
 def _cut(record: TurnRecord, length: int) -> TurnRecord:
     if record.end <= length:
         return record
-    return TurnRecord(record.turn, record.start, min(record.output_start, length), length)
+    return replace(record, output_start=min(record.output_start, length), end=length)

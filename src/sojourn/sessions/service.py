@@ -95,6 +95,16 @@ class HistoryView:
     turns: tuple[TurnRecord, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session in numbers; of the settled history only."""
+
+    state: SessionState
+    num_tokens: int
+    num_turns: int
+    idle_timeout_s: float | None
+
+
 @dataclass(slots=True, eq=False)
 class _Turn:
     request_id: RequestId
@@ -181,6 +191,11 @@ class SessionService:
         session = self._get(session_id)
         return HistoryView(session.state, session.history.tokens(), session.history.turns)
 
+    def summary(self, session_id: str) -> SessionSummary:
+        session = self._get(session_id)
+        history = session.history
+        return SessionSummary(session.state, history.settled_len, history.num_turns, session.idle_timeout_s)
+
     def pages_held(self, session_id: str) -> int:
         """Own and leased pages, over all pools."""
         return self._slots.pages_held(self._get(session_id).session_id)
@@ -194,8 +209,13 @@ class SessionService:
 
     # -- turns and requests
 
-    def start_turn(self, session_id: str, new_ids: Sequence[int], params: TurnParams) -> RequestId:
-        """Run a turn over the history and `new_ids`. Refused whole, or started; a refusal changes nothing."""
+    def start_turn(
+        self, session_id: str, new_ids: Sequence[int], params: TurnParams, *, note: bytes = b""
+    ) -> RequestId:
+        """Run a turn over the history and `new_ids`. Refused whole, or started; a refusal changes nothing.
+
+        `note` is kept with the turn, if it stands.
+        """
         session = self._get(session_id)
         following = after(session.state, TurnEvent.START)
         ids = checked_token_ids("input_ids", new_ids, self._config.vocab_size)
@@ -205,7 +225,7 @@ class SessionService:
         max_new_tokens = self._max_new_tokens(total, params)
         self._engine.scheduler.check(total, max_new_tokens)
         request_id = RequestId(self._new_id())
-        claim = session.history.begin(ids)
+        claim = session.history.begin(ids, note)
         key = CacheKey(session.namespace, session.session_id)
         self._submit(request_id, session.history.prompt(claim), key, max_new_tokens, params)
         session.state = following
@@ -329,7 +349,7 @@ class SessionService:
             session.history.abort(turn.claim)
             self._move(session, TurnEvent.ABORT)
         else:
-            session.history.commit(turn.claim, event.output_ids)
+            session.history.commit(turn.claim, event.output_ids, event.reason.value)
             self._move(session, TurnEvent.FINISH)
         session.turn = None
         if session.state is SessionState.CLOSED:

@@ -46,7 +46,11 @@ class Glue:
 
     def opening(self, messages: Sequence[Message]) -> list[int]:
         """The ids of the first turn, with one BOS if the model has any: the template's or the tokenizer's."""
-        ids = self._tokenizer.encode(self.opening_text(messages))
+        return self.begin(self.opening_text(messages))
+
+    def begin(self, text: str) -> list[int]:
+        """The ids of a text that begins a history, with one BOS if the model has any."""
+        ids = self._tokenizer.encode(text)
         bos_id = self._tokenizer.config.bos_id
         if self._tokenizer.config.add_bos and bos_id is not None and ids[:1] != [bos_id]:
             return [bos_id, *ids]
@@ -71,7 +75,11 @@ class Glue:
 
     def following(self, before: Sequence[Message], new: Sequence[Message], sampled_eos: int | None) -> list[int]:
         """The ids that `new` appends to the history, see `following_text`."""
-        return self._tokenizer.encode(self.following_text(before, new, sampled_eos), continues=sampled_eos is None)
+        return self.go_on(self.following_text(before, new, sampled_eos), continues=sampled_eos is None)
+
+    def go_on(self, text: str, *, continues: bool) -> list[int]:
+        """The ids of a text that is appended to a history. `continues`: what is before it is text, not a special token."""
+        return self._tokenizer.encode(text, continues=continues)
 
     def _after_answer(self, before: Sequence[Message], new: Sequence[Message]) -> str:
         """What follows the last answer in the render of everything.

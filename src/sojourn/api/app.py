@@ -1,0 +1,78 @@
+"""The HTTP application: every route around one front. A factory; knows no process and no socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from sojourn.api import health, pools
+from sojourn.api.auth import Keys
+from sojourn.api.envelope import Envelope
+from sojourn.api.errors import Fault, fault_of, type_of, validation_fault
+from sojourn.api.front import Front
+from sojourn.api.schemas import ErrorBody
+from sojourn.api.sessions.routes import sessions_router
+from sojourn.api.sessions.turns import SessionDesk
+from sojourn.api.settings import FrontSettings, FrontWorld
+from sojourn.core.errors import SojournError
+
+ERRORS: dict[int | str, dict[str, object]] = {
+    status: {"model": ErrorBody} for status in (400, 401, 403, 404, 409, 413, 429, 500, 503)
+}
+
+
+def make_app(settings: FrontSettings, world: FrontWorld, keys: Keys) -> tuple[Front, ASGIApp]:
+    """The front, and the application around it."""
+    front = Front(settings, world)
+    desk = SessionDesk(front)
+    front.link.on_session_ended = lambda ended: desk.forget(ended.session_id, ended.namespace)
+    front.on_new_engine = desk.forget_all
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        link = asyncio.create_task(front.link.run())
+        try:
+            yield
+        finally:
+            link.cancel()
+            with suppress(asyncio.CancelledError):
+                await link
+
+    app = FastAPI(
+        title="Sojourn",
+        version=settings.version,
+        summary="An LLM serving engine whose centre is the streaming session",
+        lifespan=lifespan,
+        responses=ERRORS,
+        redirect_slashes=False,
+    )
+    app.state.front, app.state.keys = front, keys
+    app.include_router(health.router)
+    app.include_router(pools.router)
+    app.include_router(sessions_router(desk))
+    _answer_errors(app, settings)
+    return front, Envelope(app, body_bytes_max=settings.body_bytes_max, new_id=world.new_id)
+
+
+def _answer_errors(app: FastAPI, settings: FrontSettings) -> None:
+    @app.exception_handler(SojournError)
+    async def ours(request: Request, error: SojournError) -> JSONResponse:
+        return _response(fault_of(error, settings.retry_after_s))
+
+    @app.exception_handler(RequestValidationError)
+    async def shape(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _response(validation_fault(error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def routing(request: Request, error: HTTPException) -> JSONResponse:
+        fault = Fault(error.status_code, str(error.detail), type_of(error.status_code), headers=error.headers or {})
+        return _response(fault)
+
+
+def _response(fault: Fault) -> JSONResponse:
+    return JSONResponse(fault.body(), fault.status, dict(fault.headers))

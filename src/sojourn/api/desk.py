@@ -1,0 +1,300 @@
+"""The engine's side of the wire: commands become calls of the session service, events become messages.
+
+Everything here runs on the engine's thread. Knows who may see which session, and which call of the front started which
+request; knows no sockets and no text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from sojourn.api import wire
+from sojourn.cache.protocol import CacheStatistics
+from sojourn.core.clock import Clock
+from sojourn.core.errors import ClientError, ConflictError, NotFoundError
+from sojourn.core.ids import RequestId
+from sojourn.core.step import Pool
+from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice, TokensEvent
+from sojourn.engine.loop import EngineLoop
+from sojourn.engine.thread import EngineStoppedError
+from sojourn.scheduler.request import StopMatcher
+from sojourn.sessions.service import SessionClosed, SessionService, TurnParams
+from sojourn.sessions.slots import SlotStatistics
+
+Send = Callable[[wire.Event], None]
+StopMatcherFactory = Callable[[Sequence[str], bool], StopMatcher]  # stop strings, and whether special tokens are shown
+
+
+class Cache(Protocol):
+    """What the desk looks at and may flush: `SessionAwareCache`."""
+
+    def statistics(self) -> tuple[CacheStatistics, ...]: ...
+
+    def slot_statistics(self) -> SlotStatistics: ...
+
+    def flush(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A request that a call of the front started."""
+
+    call: int
+    session_id: str | None
+    num_history: int
+    wants_samples: bool
+    request_id: RequestId | None = None
+    keep: int | None = None
+
+
+class EngineDesk:
+    """One engine, one front at a time."""
+
+    def __init__(
+        self,
+        service: SessionService,
+        loop: EngineLoop,
+        cache: Cache,
+        stop_matcher: StopMatcherFactory,
+        clock: Clock,
+        send: Send,
+    ) -> None:
+        self._service = service
+        self._loop = loop
+        self._cache = cache
+        self._stop_matcher = stop_matcher
+        self._clock = clock
+        self._send = send
+        self._namespaces: dict[str, str] = {}  # of open sessions
+        self._running: dict[int, _Running] = {}
+
+    # -- requests
+
+    def start(self, call: int, command: wire.Start) -> RequestId:
+        """Start a request; its answer goes out before any of its events."""
+        params = TurnParams(
+            sampling=command.sampling,
+            max_new_tokens=command.max_new_tokens,
+            stop_ids=frozenset(command.stop_ids),
+            ignore_eos=command.ignore_eos,
+            stop_matcher=self._stop_matcher(command.stops, command.skip_special) if command.stops else None,
+        )
+        wants_samples = command.sampling.num_logprobs is not None
+        if command.session_id is None:
+            running = _Running(call, None, 0, wants_samples)
+            turn = None
+            running.request_id = self._service.submit(command.token_ids, params, namespace=command.namespace)
+        else:
+            name = self._reach(command.session_id, command.namespace)
+            before = self._service.summary(name)
+            if command.expected_tokens is not None and before.num_tokens != command.expected_tokens:
+                raise ConflictError(
+                    f"session {name} has {before.num_tokens} tokens, not {command.expected_tokens}: "
+                    "another turn was faster",
+                    param="session_id",
+                    code="history_changed",
+                )
+            running = _Running(call, name, before.num_tokens, wants_samples)
+            turn = before.num_turns
+            running.request_id = self._service.start_turn(name, command.token_ids, params, note=command.note)
+        self._running[call] = running
+        self.answer(call, wire.Started(turn, running.num_history + len(command.token_ids)))
+        return running.request_id
+
+    def take(self, call: int, event: Event | EngineStoppedError) -> None:
+        """An event of a request, told to the front. The sink of its stream."""
+        running = self._running.get(call)
+        if running is None or isinstance(event, EngineStoppedError):
+            return  # an engine that stopped tells by its exit
+        if isinstance(event, TokensEvent):
+            ids = [sample.token for sample in event.samples]
+            self._send(wire.Tokens(call, ids, list(event.samples) if running.wants_samples else None))
+            return
+        del self._running[call]
+        kept = 0 if event.reason is FinishReason.ABORT else len(event.output_ids)
+        self._send(
+            wire.Ended(
+                call,
+                event.reason.value,
+                event.usage,
+                kept if running.keep is None else min(kept, running.keep),
+                event.message,
+                event.stop_match,
+                _miss(running, event),
+            )
+        )
+
+    def abort_all(self) -> None:
+        """The front is gone: nobody waits for what runs."""
+        for running in list(self._running.values()):
+            self._end(running, undo=True)
+        self._running.clear()
+
+    def _end(self, running: _Running, *, undo: bool) -> bool:
+        if running.request_id is None:
+            return False
+        try:
+            if undo:
+                self._service.abort_request(running.request_id)
+            else:
+                self._service.interrupt_request(running.request_id)
+        except NotFoundError:  # it has ended by itself, and its last event is on its way
+            return False
+        return True
+
+    # -- commands
+
+    def obey(self, call: int, command: wire.Command) -> wire.Body:
+        """Do it and return the answer, or raise a ClientError with nothing changed."""
+        match command:
+            case wire.OpenSession():
+                self._service.open(
+                    command.session_id, namespace=command.namespace, idle_timeout_s=command.idle_timeout_s
+                )
+                self._namespaces[command.session_id] = command.namespace
+                return self._info(command.session_id)
+            case wire.CloseSession():
+                name = self._reach(command.session_id, command.namespace)
+                reply = self._service.close(name)
+                if not reply.deferred:
+                    del self._namespaces[name]
+                return wire.Closed(reply.deferred, reply.freed_pages)
+            case wire.ShowSession():
+                return self._info(self._reach(command.session_id, command.namespace))
+            case wire.ListSessions():
+                names = [name for name, space in self._namespaces.items() if command.namespace in (None, space)]
+                return wire.SessionList([self._info(name) for name in names])
+            case wire.ReadTranscript():
+                return self._transcript(self._reach(command.session_id, command.namespace))
+            case wire.Rewind() | wire.Fork():
+                return self._branch(command)
+            case wire.End():
+                running = self._running.get(command.call)
+                return wire.Stopped(running is not None and self._end(running, undo=command.undo))
+            case wire.Interrupt():
+                return self._interrupt(command)
+            case wire.ShowPools():
+                return wire.Pools(self._pools())
+            case wire.Flush():
+                self._flush()
+                return wire.Done()
+            case wire.Greet() | wire.Start():
+                raise ClientError(f"call {call}: {type(command).__name__} is not answered here")
+            case other:
+                assert_never(other)
+
+    def answer(self, call: int, body: wire.Body) -> None:
+        self._send(wire.Answer(call, wire.encoder.encode(body)))
+
+    def notice(self, notice: Notice) -> None:
+        """A session ended by itself: told to the front, and out of reach from now on."""
+        if isinstance(notice, SessionClosed):
+            namespace = self._namespaces.pop(notice.session_id, "")
+            self._send(
+                wire.SessionEnded(
+                    notice.session_id,
+                    namespace,
+                    notice.is_expired,
+                    notice.freed_pages,
+                    notice.num_tokens,
+                    notice.num_turns,
+                )
+            )
+
+    def heartbeat(self) -> wire.Heartbeat:
+        scheduler, slots = self._loop.scheduler.statistics(), self._cache.slot_statistics()
+        return wire.Heartbeat(
+            at=self._clock(),
+            is_busy=self._service.has_work,
+            steps=self._loop.statistics().steps,
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            admissions=scheduler.admissions,
+            retractions=scheduler.retractions,
+            sessions=len(self._namespaces),
+            sessions_active=slots.num_active,
+            sessions_idle=slots.num_idle,
+            demotions=slots.demotions,
+            pools=self._pools(),
+        )
+
+    # -- inside
+
+    def _reach(self, session_id: str, namespace: str | None) -> str:
+        """The session, if it is open and the asker's: another tenant's does not exist."""
+        owner = self._namespaces.get(session_id)
+        if owner is None or namespace not in (None, owner):
+            raise NotFoundError(f"no session {session_id} is open", param="session_id", code="session_not_found")
+        return session_id
+
+    def _info(self, session_id: str) -> wire.SessionInfo:
+        summary = self._service.summary(session_id)
+        pages = self._service.pages_by_pool(session_id)
+        return wire.SessionInfo(
+            session_id,
+            self._namespaces[session_id],
+            summary.state.value,
+            summary.num_tokens,
+            summary.num_turns,
+            summary.idle_timeout_s,
+            [wire.HeldPages(Pool(index).name.lower(), own, leased) for index, (own, leased) in enumerate(pages)],
+        )
+
+    def _transcript(self, session_id: str) -> wire.Transcript:
+        view = self._service.history(session_id)
+        return wire.Transcript(
+            view.state.value,
+            view.token_ids.tolist(),
+            [wire.TurnOfTranscript(t.start, t.output_start, t.end, t.reason, t.note) for t in view.turns],
+        )
+
+    def _branch(self, command: wire.Rewind | wire.Fork) -> wire.SessionInfo:
+        name = self._reach(command.session_id, command.namespace)
+        length = command.length if command.turns is None else self._end_of_turns(name, command.turns, command.length)
+        if isinstance(command, wire.Rewind):
+            self._service.rewind(name, length=length)
+            return self._info(name)
+        self._service.fork(name, command.new_id, length=length)
+        self._namespaces[command.new_id] = self._namespaces[name]
+        return self._info(command.new_id)
+
+    def _end_of_turns(self, session_id: str, turns: int, length: int | None) -> int:
+        if length is not None:
+            raise ClientError("give one of turns and length, not both", param="length")
+        records = self._service.history(session_id).turns
+        if not 0 <= turns <= len(records):
+            raise ClientError(f"turns is {turns}: the session has {len(records)}", param="turns")
+        return records[turns - 1].end if turns else 0
+
+    def _interrupt(self, command: wire.Interrupt) -> wire.Stopped:
+        name = self._reach(command.session_id, command.namespace)
+        running = next((r for r in self._running.values() if r.session_id == name and r.keep is None), None)
+        if running is None:
+            return wire.Stopped(False)
+        stopped = self._end(running, undo=command.keep == 0)
+        if stopped and command.keep:
+            running.keep = command.keep
+            last = self._service.history(name).turns[-1:]
+            if last and last[0].end > last[0].output_start + command.keep > running.num_history:
+                self._service.rewind(name, length=last[0].output_start + command.keep)
+        return wire.Stopped(stopped)
+
+    def _flush(self) -> None:
+        if self._service.has_work:
+            raise ConflictError("requests are running or waiting; the cache is not flushed", code="busy")
+        self._cache.flush()
+
+    def _pools(self) -> list[wire.PoolPages]:
+        return [
+            wire.PoolPages(
+                p.pool.name.lower(), p.total, p.free, p.fenced, p.reserved, p.tree, p.running, p.idle, p.evictable
+            )
+            for p in self._cache.statistics()
+        ]
+
+
+def _miss(running: _Running, event: FinishedEvent) -> str | None:
+    """Why fewer tokens were cached than the history has; its last one is always computed for its logits."""
+    if event.usage.admitted_at is None or event.usage.cached_tokens >= running.num_history - 1:
+        return None
+    return "evicted"

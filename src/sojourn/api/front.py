@@ -1,0 +1,110 @@
+"""The front: what every route shares. The engine's link, the model's text side, who may ask, and how much is running.
+
+Owns the count of live requests (its bound, and what a drain waits for). Surfaces run turns through `generate`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from sojourn.api import wire
+from sojourn.api.engine_link import EngineDownError, EngineLink
+from sojourn.api.errors import DrainingError, LimitError
+from sojourn.api.generation import Generation
+from sojourn.api.lanes import Lanes
+from sojourn.api.settings import FrontSettings, FrontWorld
+from sojourn.api.text.glue import Glue
+from sojourn.models.chat_template import ChatTemplate
+from sojourn.models.text_config import TextConfig
+from sojourn.models.tokenizer import Tokenizer
+
+
+class TextSide:
+    """The model of the engine, as text."""
+
+    def __init__(self, card: wire.ModelCard, world: FrontWorld) -> None:
+        config = TextConfig.from_json(card.text_json)
+        self.card = card
+        self.tokenizer = Tokenizer(card.tokenizer_json, config)
+        self.glue = Glue(self.tokenizer, ChatTemplate.of(config, world.date))
+        self.eos_ids = frozenset(config.eos_ids)
+
+
+class Front:
+    """One per process."""
+
+    def __init__(self, settings: FrontSettings, world: FrontWorld) -> None:
+        self.settings = settings
+        self.world = world
+        self.link = EngineLink(settings.address, world.clock)
+        self.link.on_welcome = self._take_card
+        self.lanes = Lanes(settings.session_requests_max)
+        self.started_at = world.now()
+        self.on_new_engine: Callable[[], None] = lambda: None
+        self.is_draining = False
+        self._text: TextSide | None = None
+        self._live: Counter[str] = Counter()  # requests by tenant
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def text(self) -> TextSide:
+        if self._text is None:
+            raise EngineDownError("the model is not loaded yet")
+        return self._text
+
+    @property
+    def num_live(self) -> int:
+        return self._live.total()
+
+    def _take_card(self, welcome: wire.Welcome) -> None:
+        if self._text is None or self._text.card != welcome.card:
+            self._text = TextSide(welcome.card, self.world)
+        self.on_new_engine()
+
+    # -- work
+
+    def check_open(self) -> None:
+        """Raise DrainingError once the server is shutting down."""
+        if self.is_draining:
+            raise DrainingError("the server is shutting down; it takes no new work")
+
+    @asynccontextmanager
+    async def work(self, tenant: str) -> AsyncIterator[None]:
+        """A request is at work inside: counted, bounded, and waited for by a drain."""
+        self.check_open()
+        settings = self.settings
+        if self.num_live >= settings.requests_max or self._live[tenant] >= settings.tenant_requests_max:
+            raise LimitError(
+                f"{self._live[tenant]} requests are running or waiting; come back", code="too_many_requests"
+            )
+        self._live[tenant] += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._live[tenant] -= 1
+            if not self._live[tenant]:
+                del self._live[tenant]
+            if not self._live:
+                self._idle.set()
+
+    @asynccontextmanager
+    async def generate(self, command: wire.Start) -> AsyncIterator[Generation]:
+        """Start a request; leaving the block undoes it, unless it has ended."""
+        generation = await Generation.start(self.link, command, self.text.tokenizer)
+        try:
+            yield generation
+        finally:
+            generation.leave()
+
+    async def drain(self) -> bool:
+        """Take no new work and wait for what runs, up to the shutdown timeout. False: something still ran."""
+        self.is_draining = True
+        try:
+            async with asyncio.timeout(self.settings.shutdown_timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True

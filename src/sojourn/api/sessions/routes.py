@@ -1,0 +1,177 @@
+"""The sessions API: open, turn, append, interrupt, rewind, fork, close. HTTP on one side, commands and turns on the other."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Body, Path, Request, Response
+
+from sojourn.api import wire
+from sojourn.api.auth import Role, principal_of
+from sojourn.api.errors import LimitError, fault_of
+from sojourn.api.front import Front
+from sojourn.api.requests import front_of, request_id_of
+from sojourn.api.sessions import schemas
+from sojourn.api.sessions.turns import SessionDesk, TurnRun
+from sojourn.api.streaming import DONE, EventStream, while_connected
+from sojourn.core.errors import SojournError
+
+SessionId = Annotated[str, Path(max_length=128)]
+
+
+def session_object(info: wire.SessionInfo) -> schemas.SessionObject:
+    return schemas.SessionObject(
+        id=info.session_id,
+        state=info.state,
+        turns=info.num_turns,
+        tokens=info.num_tokens,
+        timeout=info.idle_timeout_s,
+        pages={held.pool: schemas.PagesOfPool(own=held.own, leased=held.leased) for held in info.pages},
+    )
+
+
+def sessions_router(desk: SessionDesk) -> APIRouter:
+    router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+    _add_life(router, desk)
+    _add_branches(router, desk)
+    _add_turns(router, desk)
+    return router
+
+
+def _add_life(router: APIRouter, desk: SessionDesk) -> None:
+    @router.post("", operation_id="open_session")
+    async def open_session(
+        request: Request, body: Annotated[schemas.OpenBody | None, Body()] = None
+    ) -> schemas.SessionObject:
+        """A new, empty session."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        front.check_open()
+        await check_room(front, principal.tenant)
+        asked = body or schemas.OpenBody()
+        name = asked.session_id or front.world.new_id()
+        info = await front.link.ask(wire.OpenSession(name, principal.tenant, asked.timeout), wire.SessionInfo)
+        desk.forget(name, info.namespace)
+        return session_object(info)
+
+    @router.get("", operation_id="list_sessions")
+    async def list_sessions(request: Request) -> schemas.SessionListObject:
+        """The open sessions of this key's tenant; an administrator sees all."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        listed = await front.link.ask(wire.ListSessions(principal.reach), wire.SessionList)
+        return schemas.SessionListObject(data=[session_object(info) for info in listed.sessions])
+
+    @router.get("/{session_id}", operation_id="get_session")
+    async def get_session(request: Request, session_id: SessionId) -> schemas.SessionObject:
+        """State, turns, tokens, and the pages it holds."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        info = await front.link.ask(wire.ShowSession(session_id, principal.reach), wire.SessionInfo)
+        return session_object(info)
+
+    @router.delete("/{session_id}", operation_id="close_session")
+    async def close_session(request: Request, session_id: SessionId) -> schemas.DeletedObject:
+        """Close it now, or when its running turn ends (`deferred`)."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        closed = await front.link.ask(wire.CloseSession(session_id, principal.reach), wire.Closed)
+        desk.forget(session_id, principal.tenant)
+        return schemas.DeletedObject(
+            id=session_id, deleted=not closed.deferred, deferred=closed.deferred, freed_pages=closed.freed_pages
+        )
+
+
+def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
+    @router.post("/{session_id}/interrupt", operation_id="interrupt_turn")
+    async def interrupt(
+        request: Request, session_id: SessionId, body: Annotated[schemas.InterruptBody | None, Body()] = None
+    ) -> schemas.InterruptedObject:
+        """Stop the running turn now, keeping the first `keep` tokens of its answer."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        keep = None if body is None else body.keep
+        stopped = await front.link.ask(wire.Interrupt(session_id, principal.reach, keep), wire.Stopped)
+        return schemas.InterruptedObject(id=session_id, interrupted=stopped.stopped)
+
+    @router.post("/{session_id}/rewind", operation_id="rewind_session")
+    async def rewind(request: Request, session_id: SessionId, body: schemas.BranchBody) -> schemas.SessionObject:
+        """Go back to the end of a turn, or to a length; the rest is forgotten."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        command = wire.Rewind(session_id, principal.reach, body.length, body.turns)
+        info = await front.link.ask(command, wire.SessionInfo)
+        desk.forget(session_id, info.namespace)
+        return session_object(info)
+
+    @router.post("/{session_id}/fork", operation_id="fork_session")
+    async def fork(
+        request: Request, session_id: SessionId, body: Annotated[schemas.ForkBody | None, Body()] = None
+    ) -> schemas.SessionObject:
+        """A new session that begins with the first turns or tokens of this one; a running turn is not part of it."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        front.check_open()
+        await check_room(front, principal.tenant)
+        asked = body or schemas.ForkBody()
+        name = asked.session_id or front.world.new_id()
+        command = wire.Fork(session_id, principal.reach, name, asked.length, asked.turns)
+        info = await front.link.ask(command, wire.SessionInfo)
+        desk.forget(name, info.namespace)
+        return session_object(info)
+
+
+def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
+    @router.post("/{session_id}/turns", operation_id="run_turn", response_model=schemas.TurnObject)
+    async def turns(request: Request, session_id: SessionId, body: schemas.TurnBody) -> Response:
+        """Run a turn over the history and what is new in the body. `stream: true` answers with server-sent events."""
+        run = TurnRun(desk, session_id, principal_of(request, Role.USER).tenant, request_id_of(request), body)
+        if not body.stream:
+            return await while_connected(request, _answer(run))
+        await while_connected(request, run.enter())
+        settings = desk.front.settings
+        headers = {"x-request-id": run.request_id}
+        return EventStream(_events(run), run.leave, keep_alive_s=settings.keep_alive_s, headers=headers)
+
+    @router.post("/{session_id}/append", operation_id="append", response_model=schemas.TurnObject)
+    async def append(request: Request, session_id: SessionId, body: schemas.AppendBody) -> Response:
+        """Compute what is new ahead of a turn. A message stays open: the next append or turn may go on with it."""
+        run = TurnRun(desk, session_id, principal_of(request, Role.USER).tenant, request_id_of(request), body)
+        return await while_connected(request, _answer(run))
+
+
+async def check_room(front: Front, tenant: str) -> None:
+    """Raise LimitError when the server or the tenant has as many sessions as it may."""
+    beat = front.link.heartbeat
+    if beat is not None and beat.sessions >= front.settings.sessions_max:
+        raise LimitError(f"{beat.sessions} sessions are open, the server's bound", code="too_many_sessions")
+
+
+async def _answer(run: TurnRun) -> Response:
+    await run.enter()
+    try:
+        if run.replayed is not None:
+            return _json(run.replayed)
+        async for _ in run.pieces():
+            pass
+        return _json(run.result())
+    finally:
+        await run.leave()
+
+
+def _json(body: schemas.TurnObject) -> Response:
+    return Response(body.model_dump_json(), media_type="application/json")
+
+
+async def _events(run: TurnRun) -> AsyncIterator[bytes]:
+    """turn.started, delta ..., turn.ended (the whole turn), [DONE]; an error in between ends the stream."""
+    try:
+        if run.replayed is None:
+            yield _event({"type": "turn.started", "turn": run.turn, "prompt_tokens": run.prompt_tokens})
+            async for piece in run.pieces():
+                delta: dict[str, object] = {"type": "delta", "text": piece.text, "token_ids": piece.token_ids}
+                if piece.samples:
+                    delta["logprobs"] = [[sample.token, sample.logprob, sample.top] for sample in piece.samples]
+                yield _event(delta)
+        result = run.replayed or run.result()
+        yield _event({"type": "turn.ended", **result.model_dump()})
+    except SojournError as error:
+        yield _event({"type": "error", **fault_of(error).body()})
+    yield DONE
+
+
+def _event(fields: dict[str, object]) -> bytes:
+    return b"data: " + msgspec.json.encode(fields) + b"\n\n"

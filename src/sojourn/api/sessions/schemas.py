@@ -1,0 +1,132 @@
+"""Bodies of the sessions API."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from sojourn.api.schemas import SESSION_ID_PATTERN, Sampling, Strict, Usage
+
+Role = Literal["system", "user", "assistant", "tool", "developer"]
+
+
+class ChatMessage(Strict):
+    role: Role
+    content: str = Field(max_length=4_000_000)
+
+
+class OpenBody(Strict):
+    session_id: str | None = Field(default=None, pattern=SESSION_ID_PATTERN, description="null: one is made up")
+    timeout: float | None = Field(
+        default=None,
+        gt=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="seconds of idleness after which it is closed",
+    )
+
+
+class InputBody(Strict):
+    """At most one of text, messages and token_ids."""
+
+    text: str | None = Field(default=None, min_length=1, description="a user's message, or more of the one left open")
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1, description="only the new ones")
+    token_ids: list[int] | None = Field(default=None, description="appended as they are")
+    turn: int | None = Field(
+        default=None, ge=0, description="number of this turn: repeated, it is answered and not run again"
+    )
+    wait: bool = Field(default=False, description="wait for the running turn instead of 409")
+
+
+class TurnBody(InputBody, Sampling):
+    stream: bool = False
+
+
+class AppendBody(InputBody):
+    pass
+
+
+class InterruptBody(Strict):
+    keep: int | None = Field(
+        default=None, ge=0, description="tokens of the answer that stand; null: all so far; 0: the turn is undone"
+    )
+
+
+class BranchBody(Strict):
+    """Exactly one of turns and length for a rewind, at most one for a fork."""
+
+    turns: int | None = Field(default=None, ge=0, description="how many turns stay")
+    length: int | None = Field(default=None, ge=0, description="how many tokens stay")
+
+
+class ForkBody(BranchBody):
+    session_id: str | None = Field(
+        default=None, pattern=SESSION_ID_PATTERN, description="of the new session; null: made up"
+    )
+
+
+# -- answers
+
+
+class PagesOfPool(BaseModel):
+    own: int
+    leased: int
+
+
+class SessionObject(BaseModel):
+    id: str
+    object: Literal["session"] = "session"
+    state: str
+    turns: int
+    tokens: int
+    timeout: float | None
+    pages: dict[str, PagesOfPool]
+
+
+class SessionListObject(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[SessionObject]
+
+
+class DeletedObject(BaseModel):
+    id: str
+    object: Literal["session.deleted"] = "session.deleted"
+    deleted: bool
+    deferred: bool
+    freed_pages: int | None
+
+
+class InterruptedObject(BaseModel):
+    id: str
+    object: Literal["session.interrupted"] = "session.interrupted"
+    interrupted: bool
+
+
+class CacheReport(BaseModel):
+    """What was not computed again, where it came from ("session", "prefix", "none"), and why it was not more."""
+
+    cached_tokens: int
+    new_tokens: int
+    source: str
+    miss_reason: str | None
+
+
+class TokenLogprob(BaseModel):
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class TurnObject(BaseModel):
+    id: str
+    object: Literal["session.turn"] = "session.turn"
+    session_id: str
+    turn: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    stop: str | int | None
+    kept_tokens: int
+    usage: Usage
+    cache: CacheReport
+    logprobs: list[TokenLogprob] | None
+    replayed: bool

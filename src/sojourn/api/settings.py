@@ -1,0 +1,36 @@
+"""What the front is told at its start: bounds, times and names. Frozen; knows no environment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sojourn.core.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """Times in seconds, sizes in bytes."""
+
+    address: str  # of the engine's socket
+    version: str = "0"
+    body_bytes_max: int = 8 << 20
+    requests_max: int = 256  # running and waiting together; more are told to come back
+    session_requests_max: int = 16  # turns that wait for one session
+    sessions_max: int = 4096
+    tenant_sessions_max: int = 1024
+    tenant_requests_max: int = 128
+    keep_alive_s: float = 15.0
+    engine_stale_s: float = 20.0  # without a heartbeat, or busy without a step, for longer: not alive
+    engine_start_s: float = 600.0  # an engine that loads its model has this long before it counts as dead
+    shutdown_timeout_s: float = 30.0
+    retry_after_s: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrontWorld:
+    """Time and chance, given from outside."""
+
+    clock: Clock  # monotonic seconds
+    now: Callable[[], float]  # seconds since the epoch
+    date: Callable[[str], str]  # a strftime format to a date that stands still, for templates
+    new_id: Callable[[], str]  # 32 hexadecimal digits
+    seed: Callable[[], int]  # 64 bits

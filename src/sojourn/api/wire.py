@@ -1,0 +1,329 @@
+"""What goes over the wire between the front and the engine: every message, once, frozen. msgpack by msgspec.
+
+    front ── Ask(call, command) ──▶ engine        one Answer or Refusal per call, in the order they were obeyed
+          ◀── [Answer, Tokens ...] ──             streams: Tokens*, then one Ended, all with the call that started them
+
+Token ids, sampling and stops go in; ids, reasons and counts come out: text is the front's. A call is named by a number
+of the front that asked; a front that comes back is another one.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from sojourn.core.step import Sample, SamplingParams
+from sojourn.engine.events import Usage
+
+R = TypeVar("R")
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base: an array that begins with the name of its class."""
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    """Base of what is inside a message; its place says its type."""
+
+
+# -- commands: front to engine
+
+
+class Greet(Message, frozen=True):
+    """The first message of a connection. Answered by a `Welcome`."""
+
+
+class OpenSession(Message, frozen=True):
+    session_id: str
+    namespace: str
+    idle_timeout_s: float | None
+
+
+class CloseSession(Message, frozen=True):
+    """A namespace of None is an administrator's: every session is in reach."""
+
+    session_id: str
+    namespace: str | None
+
+
+class ShowSession(Message, frozen=True):
+    session_id: str
+    namespace: str | None
+
+
+class ListSessions(Message, frozen=True):
+    namespace: str | None
+
+
+class ReadTranscript(Message, frozen=True):
+    session_id: str
+    namespace: str | None
+
+
+class Rewind(Message, frozen=True):
+    """To exactly one of a length in tokens and a number of turns to keep."""
+
+    session_id: str
+    namespace: str | None
+    length: int | None
+    turns: int | None
+
+
+class Fork(Message, frozen=True):
+    """A new session with the first tokens or turns of this one; all of them when neither is given."""
+
+    session_id: str
+    namespace: str | None
+    new_id: str
+    length: int | None
+    turns: int | None
+
+
+class Start(Message, frozen=True):
+    """Run a turn of a session, or a request that stands alone (no session_id).
+
+    `expected_tokens`: the length of history that `token_ids` were made for; another one is refused. `note` is kept with
+    the turn. `max_new_tokens` 0 prefills only.
+    """
+
+    session_id: str | None
+    namespace: str
+    token_ids: list[int]
+    sampling: SamplingParams
+    max_new_tokens: int | None = None
+    stops: list[str] = []
+    stop_ids: list[int] = []
+    ignore_eos: bool = False
+    skip_special: bool = True
+    expected_tokens: int | None = None
+    note: bytes = b""
+
+
+class End(Message, frozen=True):
+    """End the request that `call` started: undone, or what was said stands."""
+
+    call: int
+    undo: bool
+
+
+class Interrupt(Message, frozen=True):
+    """End the running turn of a session. `keep`: that many tokens of its answer stand, None all, 0 undoes the turn."""
+
+    session_id: str
+    namespace: str | None
+    keep: int | None
+
+
+class ShowPools(Message, frozen=True):
+    pass
+
+
+class Flush(Message, frozen=True):
+    """Drop every page that nobody runs on; sessions and their histories live."""
+
+
+Command = (
+    Greet
+    | OpenSession
+    | CloseSession
+    | ShowSession
+    | ListSessions
+    | ReadTranscript
+    | Rewind
+    | Fork
+    | Start
+    | End
+    | Interrupt
+    | ShowPools
+    | Flush
+)
+
+
+class Ask(Body, frozen=True):
+    """`engine` is the one that was greeted: another one, started since, does not obey."""
+
+    engine: str
+    call: int
+    command: Command
+
+
+# -- answers
+
+
+class PoolPages(Body, frozen=True):
+    """Pages of one pool by owner; free to idle add up to `total`, else the difference has leaked."""
+
+    pool: str
+    total: int
+    free: int
+    fenced: int
+    reserved: int
+    tree: int
+    running: int
+    idle: int
+    evictable: int
+
+
+class HeldPages(Body, frozen=True):
+    pool: str
+    own: int
+    leased: int
+
+
+class SessionInfo(Body, frozen=True):
+    session_id: str
+    namespace: str
+    state: str
+    num_tokens: int
+    num_turns: int
+    idle_timeout_s: float | None
+    pages: list[HeldPages]
+
+
+class SessionList(Body, frozen=True):
+    sessions: list[SessionInfo]
+
+
+class Closed(Body, frozen=True):
+    deferred: bool
+    freed_pages: int | None
+
+
+class TurnOfTranscript(Body, frozen=True):
+    """Places in the transcript's tokens: prompt `[start, output_start)`, output `[output_start, end)`."""
+
+    start: int
+    output_start: int
+    end: int
+    reason: str
+    note: bytes
+
+
+class Transcript(Body, frozen=True):
+    state: str
+    token_ids: list[int]
+    turns: list[TurnOfTranscript]
+
+
+class Started(Body, frozen=True):
+    """`turn` counts the turns that stand before this one; None outside a session."""
+
+    turn: int | None
+    prompt_tokens: int
+
+
+class Stopped(Body, frozen=True):
+    """Whether there was anything to stop."""
+
+    stopped: bool
+
+
+class Pools(Body, frozen=True):
+    pools: list[PoolPages]
+
+
+class Done(Body, frozen=True):
+    pass
+
+
+class ModelCard(Body, frozen=True):
+    """The model as the front needs it: its text side, and its bounds in tokens."""
+
+    name: str
+    source: str
+    tokenizer_json: str
+    text_json: str
+    vocab_size: int
+    context: int
+    page_size: int
+    parameters: int
+    license: str
+    kv_dtype: str
+    threads: int
+    max_running: int
+    pool_names: list[str]
+    kv_bytes: int
+
+
+# -- engine to front
+
+
+class Welcome(Message, frozen=True):
+    engine: str
+    card: ModelCard
+
+
+class Answer(Message, frozen=True):
+    """`body` is one of the answers above, encoded: who asked knows which."""
+
+    call: int
+    body: bytes
+
+
+class Refusal(Message, frozen=True):
+    call: int
+    status: int
+    message: str
+    param: str | None
+    code: str | None
+
+
+class Tokens(Message, frozen=True):
+    """What one step added. `samples` beside `ids` only where log-probabilities were asked for."""
+
+    call: int
+    ids: list[int]
+    samples: list[Sample] | None = None
+
+
+class Ended(Message, frozen=True):
+    """The last message of a stream. The first `kept` output tokens stand (all, but after an interruption to fewer).
+
+    `cached_source` says where cached tokens came from, `miss` why there were fewer than the history has; None: no miss.
+    """
+
+    call: int
+    reason: str
+    usage: Usage
+    kept: int
+    message: str = ""
+    stop_match: str | int | None = None
+    miss: str | None = None
+
+
+class SessionEnded(Message, frozen=True):
+    """A session closed later than it was asked to, or by itself."""
+
+    session_id: str
+    namespace: str
+    is_expired: bool
+    freed_pages: int
+    num_tokens: int
+    num_turns: int
+
+
+class Heartbeat(Message, frozen=True):
+    """The engine's thread answers: it is between two steps or idle. `at` is its clock."""
+
+    at: float
+    is_busy: bool
+    steps: int
+    running: int
+    waiting: int
+    admissions: int
+    retractions: int
+    sessions: int
+    sessions_active: int
+    sessions_idle: int  # with KV of their own
+    demotions: int
+    pools: list[PoolPages]
+
+
+Event = Welcome | Answer | Refusal | Tokens | Ended | SessionEnded | Heartbeat
+
+encoder = msgspec.msgpack.Encoder()
+ask_decoder = msgspec.msgpack.Decoder(Ask)
+events_decoder: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(list[Event])
+
+
+def decode_body(body: bytes, kind: type[R]) -> R:
+    return msgspec.msgpack.decode(body, type=kind)
