@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "native/kv/place.h"
 #include "native/step/products.h"
 
 namespace sojourn {
@@ -215,16 +216,12 @@ void Forward::place_row(const Batch& batch, int index, int row) {
     const int position = row_position_[static_cast<size_t>(row)];
     const int sequence = batch.sequences[static_cast<size_t>(row_sequence_[static_cast<size_t>(row)])];
     const int page = tables_.pages(sequence, place.pool)[static_cast<size_t>(position / page_size)];
-    const int offset = position % page_size;
-    const int block = std::min(page_size, kBlock);
-    const size_t element = bytes_of(store.shape().type);
-    const size_t key_offset = static_cast<size_t>(offset / block * block * head_dim + offset % block);
-    const size_t value_offset = static_cast<size_t>(page_size + offset) * static_cast<size_t>(head_dim);
+    const PlaceInPage inside = place_in_page(store.shape(), position % page_size);
     const auto store_kv = store.shape().type == KvType::F16 ? kernels_.store_kv_f16 : kernels_.store_kv_f32;
     for (int i = 0; i < config_.num_kv_heads; i++) {
         std::byte* head = store.head(place.index, page, i);
-        store_kv(key + i * head_dim, value + i * head_dim, head_dim, head + key_offset * element, block,
-                 head + value_offset * element);
+        store_kv(key + i * head_dim, value + i * head_dim, head_dim, head + inside.keys, inside.key_stride,
+                 head + inside.values);
     }
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sojourn.backends.native import NativeBackend, kv_bytes_per_page
 from sojourn.backends.protocol import Batch
@@ -33,9 +34,10 @@ def changed(name: str, value: list[int] | list[list[int]]) -> Callable[[], Batch
     return lambda: replace(good(), **field)
 
 
-def sampled(**values: Any) -> Callable[[], Batch]:
+def sampled(**arrays: NDArray[np.generic] | int) -> Callable[[], Batch]:
     """One sampled row whose sampling arrays differ from good ones."""
     sampling = sampling_batch(SamplingParams(temperature=1.0), 1)
+    values: dict[str, Any] = dict(arrays)
     return lambda: replace(batch_of([(0, 0, [1, 2])], EDITS, [1]), sampling=replace(sampling, **values))
 
 

@@ -110,7 +110,7 @@ def test_company_does_not_show(config: ModelConfig, kind: MatrixKind, instructio
     start = 0
     rows: list[F32] = []
     while start < LENGTH:
-        size = int(min(rng.integers(1, 120), LENGTH - start))
+        size = min(int(rng.integers(1, 120)), LENGTH - start)
         parts = [(3, start, PROMPT[start : start + size])]
         for seq in others:
             extra = min([1, 1, 5, 40][rng.integers(4)], LENGTH - done[seq])
