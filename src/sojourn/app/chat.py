@@ -14,6 +14,7 @@ from sojourn.api.options import TurnKeywords
 from sojourn.app.engine import Engine
 from sojourn.app.session import Session
 from sojourn.app.turn import Turn
+from sojourn.app.wrap import WordWrap
 from sojourn.core.errors import ClientError, SojournError
 from sojourn.engine.thread import EngineStoppedError
 
@@ -60,13 +61,14 @@ def decode_message(raw: bytes, line: int) -> str:
 
 
 def stream(turn: Turn, console: Console) -> None:
-    """Print a turn as it comes. Ctrl-C stops the turn and nothing else."""
+    """Print a turn as it comes, on a terminal broken between words. Ctrl-C stops the turn and nothing else."""
+    wrap = WordWrap(console.width) if console.is_terminal else None
     try:
         for delta in turn:
-            console.print(delta.text, end="")
+            console.print(delta.text if wrap is None else wrap.feed(delta.text), end="")
     except KeyboardInterrupt:
         turn.settle()
-    console.print()
+    console.print("" if wrap is None else wrap.flush())
 
 
 def tell_about(engine: Engine, notes: Console) -> None:
@@ -126,6 +128,9 @@ def chat_through_pipe(chat: Chat, source: BinaryIO, answers: Console, notes: Con
             turn = chat.start(decode_message(raw, line))
             stream(turn, answers)
             notes.print(summary(turn))
+        except KeyboardInterrupt:
+            fine = False
+            notes.print(f"sojourn: line {line} was stopped before its turn began")
         except EngineStoppedError:
             raise
         except SojournError as error:
@@ -146,6 +151,9 @@ def chat_as_json(chat: Chat, source: BinaryIO) -> bool:
             turn.settle()
             number += 1
             _write(turn_record(number, turn))
+        except KeyboardInterrupt:
+            fine = False
+            _write({"error": "stopped before the turn began", "line": line})
         except ClientError as error:
             fine = False
             _write({"error": str(error), "param": error.param, "line": line})

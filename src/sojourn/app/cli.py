@@ -40,6 +40,8 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error), 2)
     except EngineStoppedError as error:
         return _fail(f"{error}\nsojourn: the report is in {save_report(error.report)}", 1)
+    except BrokenPipeError:
+        raise
     except (SojournError, OSError, CorruptionError) as error:
         return _fail(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
