@@ -133,6 +133,7 @@ class World:
             if not self.flights:
                 for ledger, owners in zip(self.book.ledgers, before, strict=True):
                     assert np.array_equal(ledger.owners, owners), "a refused admission moved pages"
+            assert self.running or self.flights, "nothing runs, and a request that fits the pool is refused"
             self.marks["refusals"] += 1
             return False
         assert cached.prefix_len == match.prefix_len
@@ -149,14 +150,14 @@ class World:
     def launch(self, run: Run, width: int, drafts: int, accepted: int, early: bool) -> bool:
         """One step of `run`: up to `width` tokens, or one and `drafts` of which `accepted` are right."""
         cached, start = run.cached, run.launched
+        if start + max(width, 1 + drafts) > self.config.context:
+            return False
         self._ensure_text(cached, start + 1)
         if start + 1 < cached.num_tokens:  # prefill
             end = standing = min(start + width, cached.num_tokens)
         else:
             end, standing = start + 1 + drafts, start + 1 + accepted
             self._ensure_text(cached, standing)
-        if end > self.config.context:
-            return False
         slid_to = self._window_from(run)
         while not self.cache.grow(cached, end):
             if self.flights:
@@ -235,9 +236,10 @@ class World:
         cached = run.cached
         assert cached.holding is not None
         committed = cached.holding.kv_committed_len
-        if back < 0:
+        if back < 0 and committed < self.config.context:
             self._ensure_text(cached, committed + 1)
         target = max(committed - back, run.last_commit_from + (committed > run.last_commit_from), cached.num_prompt)
+        target = min(target, cached.num_tokens)
         if target < committed:
             self.marks["overshoots"] += 1
         outcome = Outcome(Verdict.FINISHED, target - cached.num_prompt)
