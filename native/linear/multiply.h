@@ -10,10 +10,10 @@ namespace sojourn {
 template <Lanes L, class Finish>
 void for_each_result(const Matrix& w, const Activations& x, Range rows, Range blocks, Finish finish) {
     alignas(64) float sums[kTileBlocksMax * kTileRowsMax * kLanes];
-    const int wide = rows.end - rows.begin == 1 ? kTileBlocksMax : 2;
+    const int blocks_max = tile_blocks_max<L>(rows.end - rows.begin);
     for (int block = blocks.begin; block < blocks.end;) {
         const int left = blocks.end - block;
-        const int num = left >= wide ? wide : left >= 2 ? 2 : 1;
+        const int num = left >= blocks_max ? blocks_max : left >= 2 && blocks_max > 2 ? 2 : 1;
         Block tile_blocks[kTileBlocksMax];
         for (int n = 0; n < num; ++n) tile_blocks[n] = block_of(w, block + n);
         for (int row = rows.begin; row < rows.end;) {

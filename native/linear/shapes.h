@@ -10,10 +10,19 @@ using TileFunction = void (*)(const Block* blocks, const Activations& x, int row
 inline constexpr int kTileBlocksMax = 4;
 inline constexpr int kTileRowsMax = 6;
 
-// How many activation rows a tile takes with `blocks` blocks, given the unit's registers of 16 lanes.
+// How many blocks a tile takes for this many activation rows. A tile wants its sums in registers, and with one row it
+// wants independent sums to hide the latency of their chains.
+template <Lanes L>
+[[gnu::always_inline]] constexpr int tile_blocks_max(int rows) {
+    if (L::kRegisters >= 32) return rows == 1 ? 4 : 2;
+    return L::kRegisters >= 8 && rows == 1 ? 2 : 1;
+}
+
+// How many activation rows a tile takes with this many blocks.
 template <Lanes L>
 [[gnu::always_inline]] constexpr int tile_rows_max(int blocks) {
-    return blocks > 2 ? 1 : L::kRegisters >= 32 ? kTileRowsMax : 4;
+    if (L::kRegisters >= 32) return blocks > 2 ? 1 : kTileRowsMax;
+    return L::kRegisters >= 8 && blocks == 1 ? 4 : 1;
 }
 
 template <Lanes L, MatrixKind K, int NB>
@@ -32,8 +41,12 @@ TileFunction tile_of_rows(int rows) {
 
 template <Lanes L, MatrixKind K>
 TileFunction tile_of_blocks(int blocks, int rows) {
-    if (blocks == 4) return tile_of_rows<L, K, 4>(rows);
-    if (blocks == 2) return tile_of_rows<L, K, 2>(rows);
+    if constexpr (tile_blocks_max<L>(1) >= 4) {
+        if (blocks == 4) return tile_of_rows<L, K, 4>(rows);
+    }
+    if constexpr (tile_blocks_max<L>(1) >= 2) {
+        if (blocks == 2) return tile_of_rows<L, K, 2>(rows);
+    }
     return tile_of_rows<L, K, 1>(rows);
 }
 

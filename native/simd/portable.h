@@ -30,7 +30,10 @@ struct Portable {
     struct Quad {
         Short8 even, odd;
     };
-    using Sum4 = Ints;
+    // Pairs of products in 16 bits: sixteen times 15 * 128 is 30720, so a group of 32 cannot overflow.
+    struct Sum4 {
+        Short8 part[4];
+    };
 
     static Floats load(const float* p) {
         Floats a;
@@ -159,16 +162,22 @@ struct Portable {
     static Ints dot8(Ints sum, Bytes w, Quad x) {
         return each<Ints>([&](int i) {
             const Ushort8 pairs = as<Ushort8>(w.part[i]);
-            const Int4 even = as<Int4>(as<Short8>(pairs & 255) * x.even);
-            const Int4 odd = as<Int4>(as<Short8>(pairs >> 8) * x.odd);
-            const Int4 low = (as<Int4>(as<Uint4>(even) << 16) >> 16) + (as<Int4>(as<Uint4>(odd) << 16) >> 16);
-            return sum.part[i] + low + (even >> 16) + (odd >> 16);
+            const Short8 even = as<Short8>(pairs & 255) * x.even;
+            const Short8 odd = as<Short8>(pairs >> 8) * x.odd;
+            return sum.part[i] + add_neighbours(even) + add_neighbours(odd);
         });
     }
 
-    static Sum4 begin4(int32_t offset) { return broadcast_int(offset); }
-    static Sum4 dot4(Sum4 sum, Bytes w, Quad x) { return dot8(sum, w, x); }
-    static Ints end4(Sum4 sum, int32_t) { return sum; }
+    static Sum4 begin4(int32_t) { return {}; }
+    static Sum4 dot4(Sum4 sum, Bytes w, Quad x) {
+        return each<Sum4>([&](int i) {
+            const Ushort8 pairs = as<Ushort8>(w.part[i]);
+            return sum.part[i] + as<Short8>(pairs & 255) * x.even + as<Short8>(pairs >> 8) * x.odd;
+        });
+    }
+    static Ints end4(Sum4 sum, int32_t offset) {
+        return each<Ints>([&](int i) { return add_neighbours(sum.part[i]) + offset; });
+    }
 
 private:
     template <class To, class From>
@@ -181,6 +190,11 @@ private:
     template <class Vector, class Part>
     static Vector each(Part part) {
         return {{part(0), part(1), part(2), part(3)}};
+    }
+
+    static Int4 add_neighbours(Short8 a) {
+        const Int4 pairs = as<Int4>(a);
+        return (as<Int4>(as<Uint4>(pairs) << 16) >> 16) + (pairs >> 16);
     }
 
     // Exponents move by the difference of the biases; the two ends of the range (denormals; infinity and NaN) are
