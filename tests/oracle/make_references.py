@@ -3,7 +3,7 @@
 Needs the extra [oracle]. The tests that read it (`test_stored.py`) need neither torch nor transformers.
 
     tiny/NAME.json   configuration and tensor shapes as transformers writes them
-    tiny.npz         NAME_logits: logits at POSITIONS of the tiny models' prompts
+    tiny.npz         NAME_logits: logits at `tiny.POSITIONS` of the tiny models' prompts
     MODEL.npz        prompt, positions, top_ids and top_logits there, greedy tokens after the prompt and their margins
 """
 
@@ -22,7 +22,6 @@ from tests.oracle import tiny
 from tests.oracle import transformers_models as oracle
 from tests.oracle.conftest import prose_ids
 
-TINY_POSITIONS = [0, 1, 46, 47, 48, 49, 95, 96, 97, 150, 200, 250, 299]
 TOP = 16
 REAL = {  # catalogue name: tokens of the prompt, positions, greedy tokens
     "smollm2": (700, [0, 1, 2, 15, 16, 63, 127, 128, 255, 400, 512, 640, 699], 64),
@@ -44,7 +43,7 @@ def describe_tiny(name: str) -> None:
 def tiny_logits(name: str) -> NDArray[np.float32]:
     with tempfile.TemporaryDirectory() as folder:
         tiny.write_checkpoint(name, Path(folder))
-        return oracle.logits_at(oracle.tiny_oracle(Path(folder)), tiny.prompt(name), TINY_POSITIONS)
+        return oracle.logits_at(oracle.tiny_oracle(Path(folder)), tiny.prompt(name), tiny.POSITIONS)
 
 
 def real(name: str) -> dict[str, NDArray[np.generic]]:

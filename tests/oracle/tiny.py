@@ -20,6 +20,7 @@ from sojourn.models.plan import make_plan
 DATA = Path(__file__).parents[1] / "data" / "oracle"
 VOCABULARY = 160
 LENGTH = 300  # of a prompt: more than six windows of 48
+POSITIONS = [0, 1, 46, 47, 48, 49, 95, 96, 97, 150, 200, 250, 299]  # whose logits are stored: edges of windows
 NAMES = ("llama", "llama_tied", "llama3_rope", "mistral", "qwen2", "qwen3", "gemma3")
 
 
