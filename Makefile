@@ -10,7 +10,7 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat test e2e check oracle bench clean
+.PHONY: help env chat test e2e check oracle bench docs clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ oracle: env .venv/.test .venv/.oracle  ## Compare with transformers on the same 
 bench: env .venv/.bench  ## Compare speed with llama.cpp (compiles it, some minutes); writes benchmarks/results
 	$(BIN)/python -m benchmarks.step $(ARGS)
 
+docs: env .venv/.docs  ## The documentation as a site, in build/docs; its figures are drawn from the code
+	$(BIN)/python -m docs.figures
+	$(BIN)/mkdocs build --quiet --site-dir build/docs
+
 clean:  ## Remove .venv and build (models stay in the cache)
 	rm -rf .venv build
 
@@ -59,7 +63,7 @@ clean:  ## Remove .venv and build (models stay in the cache)
 	@touch $@
 
 # An extra is installed by name on top of the built package; the package itself is not built again.
-.venv/.test .venv/.dev .venv/.oracle .venv/.bench: .venv/.%: pyproject.toml | .venv/.built
+.venv/.test .venv/.dev .venv/.oracle .venv/.bench .venv/.docs: .venv/.%: pyproject.toml | .venv/.built
 	@echo "sojourn: installing what 'make $*' needs"
 	@$(BIN)/python tools/extra.py $* | xargs -d '\n' $(PIP) install
 	@touch $@
