@@ -23,9 +23,10 @@ from sojourn.core.errors import ClientError
         (TurnOptions(presence_penalty=3.0), "presence_penalty", "to 2"),
         (TurnOptions(frequency_penalty=-3.0), "frequency_penalty", "from -2"),
         (TurnOptions(stop=[""]), "stop", "1 to 1,000"),
+        (TurnOptions(stop=["\ud800"]), "stop", "surrogate"),
         (TurnOptions(stop=""), "stop", "1 to 1,000"),
         (TurnOptions(stop=["x"] * 17), "stop", "at most 16"),
-        (TurnOptions(stop=[3]), "stop", "1 to 1,000"),  # type: ignore[list-item]
+        (TurnOptions(stop=[3]), "stop", "must be text"),  # type: ignore[list-item]
         (TurnOptions(seed=2**64), "seed", "from 0"),
         (TurnOptions(logprobs=21), "logprobs", "to 20"),
         (TurnOptions(logit_bias={100: 1.0}), "logit_bias", "to 99"),

@@ -30,7 +30,7 @@ def make_app(settings: FrontSettings, world: FrontWorld, keys: Keys) -> tuple[Fr
     """The front, and the application around it."""
     front = Front(settings, world)
     desk = SessionDesk(front)
-    front.link.on_session_ended = lambda ended: desk.forget(ended.session_id, ended.namespace)
+    front.link.on_session_ended = desk.session_ended
     front.on_new_engine = desk.forget_all
 
     @asynccontextmanager
@@ -55,18 +55,28 @@ def make_app(settings: FrontSettings, world: FrontWorld, keys: Keys) -> tuple[Fr
     app.include_router(health.router)
     app.include_router(pools.router)
     app.include_router(sessions_router(desk))
-    _answer_errors(app, settings)
-    return front, Envelope(app, body_bytes_max=settings.body_bytes_max, new_id=world.new_id)
+    _answer_errors(app, front)
+    return front, Envelope(
+        app, body_bytes_max=settings.body_bytes_max, new_id=world.new_id, answered=front.metrics.answered
+    )
 
 
-def _answer_errors(app: FastAPI, settings: FrontSettings) -> None:
+def _answer_errors(app: FastAPI, front: Front) -> None:
     @app.exception_handler(SojournError)
     async def ours(request: Request, error: SojournError) -> JSONResponse:
-        return _response(fault_of(error, settings.retry_after_s))
+        fault = fault_of(error, front.settings.retry_after_s)
+        front.metrics.rejected(fault)
+        return _response(fault)
 
     @app.exception_handler(RequestValidationError)
     async def shape(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _response(validation_fault(error.errors()))
+        fault = validation_fault(error.errors())
+        front.metrics.rejected(fault)
+        return _response(fault)
+
+    @app.exception_handler(Exception)  # the envelope logs it
+    async def mistake(request: Request, error: Exception) -> JSONResponse:
+        return _response(Fault(500, "the server has made a mistake", type_of(500)))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> JSONResponse:

@@ -121,8 +121,15 @@ class EngineDesk:
                 event.message,
                 event.stop_match,
                 _miss(running, event),
+                self._pages_held(running.session_id),
             )
         )
+
+    def _pages_held(self, session_id: str | None) -> int:
+        try:
+            return 0 if session_id is None else self._service.pages_held(session_id)
+        except NotFoundError:  # it was to be closed, and was when this turn ended
+            return 0
 
     def abort_all(self) -> None:
         """The front is gone: nobody waits for what runs."""

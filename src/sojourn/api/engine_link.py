@@ -54,6 +54,10 @@ class Feed:
             self._error = event
         self._changed.set()
 
+    @property
+    def has_failed(self) -> bool:
+        return self._error is not None
+
     async def take(self) -> tuple[list[int], list[Sample]] | None:
         """Wait for tokens and take all there are; None when the request has ended and nothing is left."""
         while True:
@@ -83,7 +87,7 @@ class EngineLink:
         self.heartbeat: wire.Heartbeat | None = None
         self.heard_at = clock()  # of the last heartbeat, or of the last change of the connection
         self.progress_at = clock()  # when steps last advanced, or there was nothing to do
-        self.num_engines = 0
+        self.up = asyncio.Event()
         self.on_welcome: Callable[[wire.Welcome], None] = lambda welcome: None
         self.on_session_ended: Callable[[wire.SessionEnded], None] = lambda ended: None
 
@@ -200,10 +204,10 @@ class EngineLink:
             case wire.SessionEnded():
                 self.on_session_ended(event)
             case wire.Welcome():
-                self.num_engines += 1
                 self.heard_at = self.progress_at = self._clock()
                 self.on_welcome(event)
                 self.welcome = event
+                self.up.set()
 
     def _beat(self, beat: wire.Heartbeat) -> None:
         now = self._clock()
@@ -214,6 +218,7 @@ class EngineLink:
     def _lose(self, why: str) -> None:
         """The engine is gone, and with it everything that was asked of it."""
         self.welcome = self.heartbeat = None
+        self.up.clear()
         self.heard_at = self._clock()
         error = EngineDownError(why)
         for answer in self._answers.values():

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.api.errors import Fault, TooLargeError, fault_of, type_of
@@ -20,10 +21,13 @@ logger = logging.getLogger("sojourn.front")
 class Envelope:
     """The outermost application."""
 
-    def __init__(self, app: ASGIApp, *, body_bytes_max: int, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, body_bytes_max: int, new_id: Callable[[], str], answered: Callable[[str, int], None]
+    ) -> None:
         self._app = app
         self._body_bytes_max = body_bytes_max
         self._new_id = new_id
+        self._answered = answered  # told route and status of every answer
         self._live: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,16 +35,18 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
-        has_begun = False
+        has_begun = is_complete = False
         request_id = self._new_id()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_begun, is_complete
             if message["type"] == "http.response.start":
                 has_begun = True
+                self._answered(_route_of(scope), message["status"])
                 kept = [header for header in message["headers"] if header[0].lower() != b"x-request-id"]
                 message = {**message, "headers": [*kept, (b"x-request-id", request_id.encode())]}
             await send(message)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
             if (own := headers.get(b"x-request-id")) is not None:
@@ -62,9 +68,10 @@ class Envelope:
                 await send_fault(fault_of(error), send_with_id)
         except Exception:
             logger.exception("request %s failed", request_id)
-            if has_begun:
-                raise
-            await send_fault(Fault(500, "the server has made a mistake", type_of(500)), send_with_id)
+            if not has_begun:
+                await send_fault(Fault(500, "the server has made a mistake", type_of(500)), send_with_id)
+            elif not is_complete:
+                raise  # the connection is closed: half an answer must not look whole
 
     def _check_length(self, length: bytes | None) -> None:
         if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
@@ -85,6 +92,12 @@ class Envelope:
             return message
 
         return receive_bounded
+
+
+def _route_of(scope: Scope) -> str:
+    """The route as it is declared: a label must not carry a name."""
+    route = scope.get("route")
+    return route.path if isinstance(route, APIRoute) else "other"
 
 
 async def send_fault(fault: Fault, send: Send) -> None:

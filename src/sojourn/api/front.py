@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from sojourn.api import wire
+from sojourn.api import account, wire
+from sojourn.api.account import Asker
 from sojourn.api.engine_link import EngineDownError, EngineLink
 from sojourn.api.errors import DrainingError, LimitError
 from sojourn.api.generation import Generation
 from sojourn.api.lanes import Lanes
+from sojourn.api.metrics import Metrics
 from sojourn.api.settings import FrontSettings, FrontWorld
 from sojourn.api.text.glue import Glue
 from sojourn.models.chat_template import ChatTemplate
@@ -43,6 +45,7 @@ class Front:
         self.started_at = world.now()
         self.on_new_engine: Callable[[], None] = lambda: None
         self.is_draining = False
+        self.metrics = Metrics(self.link, lambda: self.is_ready, settings.version)
         self._text: TextSide | None = None
         self._live: Counter[str] = Counter()  # requests by tenant
         self._idle = asyncio.Event()
@@ -57,6 +60,18 @@ class Front:
     @property
     def num_live(self) -> int:
         return self._live.total()
+
+    @property
+    def is_alive(self) -> bool:
+        """The engine's thread answers, and advances while it has work. One that is being started has its time, too."""
+        now, stale, link = self.world.clock(), self.settings.engine_stale_s, self.link
+        if not link.is_up:
+            return now - link.heard_at < self.settings.engine_start_s
+        return now - link.heard_at < stale and now - link.progress_at < stale
+
+    @property
+    def is_ready(self) -> bool:
+        return self.link.is_up and not self.is_draining and self.is_alive
 
     def _take_card(self, welcome: wire.Welcome) -> None:
         if self._text is None or self._text.card != welcome.card:
@@ -91,13 +106,20 @@ class Front:
                 self._idle.set()
 
     @asynccontextmanager
-    async def generate(self, command: wire.Start) -> AsyncIterator[Generation]:
-        """Start a request; leaving the block undoes it, unless it has ended."""
+    async def generate(self, command: wire.Start, asker: Asker) -> AsyncIterator[Generation]:
+        """Start a request; leaving the block undoes it, unless it has ended. Its end is told once."""
         generation = await Generation.start(self.link, command, self.text.tokenizer)
         try:
             yield generation
+        except EngineDownError:
+            account.left(self.metrics, asker, command, "engine")
+            raise
         finally:
             generation.leave()
+            if generation.has_ended:
+                account.ended(self.metrics, asker, command, generation.end)
+            elif not generation.has_failed:
+                account.left(self.metrics, asker, command, "disconnect")
 
     async def drain(self) -> bool:
         """Take no new work and wait for what runs, up to the shutdown timeout. False: something still ran."""

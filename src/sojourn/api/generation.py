@@ -49,6 +49,11 @@ class Generation:
         return self._feed.end is not None
 
     @property
+    def has_failed(self) -> bool:
+        """The engine stopped under it."""
+        return self._feed.has_failed
+
+    @property
     def end(self) -> wire.Ended:
         assert self._feed.end is not None, "the generation has not ended"
         return self._feed.end

@@ -1,29 +1,24 @@
-"""Whether the server lives, takes work, and works: /live, /ready, /health. Open to everyone; says nothing of anyone."""
+"""Whether the server lives, takes work, and works: /live, /ready, /health, open to everyone; and /metrics, by key."""
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from sojourn.api import wire
+from sojourn.api.account import Asker
+from sojourn.api.auth import Role, principal_of
 from sojourn.api.errors import fault_of
 from sojourn.api.front import Front
-from sojourn.api.requests import front_of
+from sojourn.api.metrics import CONTENT_TYPE
+from sojourn.api.requests import front_of, request_id_of
+from sojourn.api.streaming import while_connected
 from sojourn.core.errors import SojournError
 from sojourn.core.step import SamplingParams
 
 router = APIRouter(tags=["health"])
-
-
-def is_alive(front: Front) -> bool:
-    """The engine's thread answers, and advances while it has work. One that is being started has its time, too."""
-    now, stale = front.world.clock(), front.settings.engine_stale_s
-    link = front.link
-    if not link.is_up:
-        return link.num_engines == 0 or now - link.heard_at < front.settings.engine_start_s
-    return now - link.heard_at < stale and now - link.progress_at < stale
-
-
-def is_ready(front: Front) -> bool:
-    return front.link.is_up and not front.is_draining and is_alive(front)
 
 
 def _status(front: Front, is_fine: bool) -> JSONResponse:
@@ -37,33 +32,46 @@ def _status(front: Front, is_fine: bool) -> JSONResponse:
 async def live(request: Request) -> JSONResponse:
     """200 while the engine makes progress or is truly idle; 503 otherwise: restart the server."""
     front = front_of(request)
-    return _status(front, is_alive(front))
+    return _status(front, front.is_alive)
 
 
 @router.get("/ready", operation_id="ready")
-async def ready(request: Request) -> JSONResponse:
+async def ready(
+    request: Request,
+    wait: Annotated[float, Query(ge=0, le=600, allow_inf_nan=False, description="seconds to wait for the engine")] = 0,
+) -> JSONResponse:
     """200 while new work is taken."""
     front = front_of(request)
-    return _status(front, is_ready(front))
+    if wait:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(while_connected(request, front.link.up.wait()), wait)
+    return _status(front, front.is_ready)
 
 
 @router.get("/health", operation_id="health")
-async def health(request: Request, deep: bool = Query(default=False)) -> JSONResponse:
+async def health(request: Request, deep: Annotated[bool, Query()] = False) -> JSONResponse:
     """As /ready; `?deep=1` generates one token, too."""
     front = front_of(request)
-    if not is_ready(front) or not deep:
-        return _status(front, is_ready(front))
+    if not front.is_ready or not deep:
+        return _status(front, front.is_ready)
     try:
-        await generate_one_token(front)
+        await generate_one_token(front, request_id_of(request))
     except SojournError as error:
         fault = fault_of(error)
         return JSONResponse(fault.body(), 503, dict(fault.headers))
     return _status(front, True)
 
 
-async def generate_one_token(front: Front) -> None:
+async def generate_one_token(front: Front, request_id: str) -> None:
     """Raises what went wrong."""
     token = front.text.card.vocab_size // 2
     command = wire.Start(None, "", [token], SamplingParams(), 1, ignore_eos=True)
-    async with front.generate(command) as generation:
+    async with front.generate(command, Asker(request_id)) as generation:
         await generation.finish()
+
+
+@router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """For Prometheus."""
+    principal_of(request, Role.METRICS)
+    return Response(front_of(request).metrics.expose(), media_type=CONTENT_TYPE)

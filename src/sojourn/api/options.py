@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from sojourn.core.bounds import SEED_MAX, check_number, check_range
+from sojourn.core.bounds import SEED_MAX, check_number, check_range, check_text
 from sojourn.core.errors import ClientError
 from sojourn.core.step import SamplingParams
 
@@ -106,10 +106,7 @@ class TurnOptions:
         if len(self.stop_strings) > STOPS_MAX:
             raise ClientError(f"at most {STOPS_MAX} stop strings, got {len(self.stop_strings)}", param="stop")
         for text in self.stop_strings:
-            if not isinstance(text, str) or not 1 <= len(text) <= STOP_LENGTH_MAX:
-                raise ClientError(
-                    f"a stop string has 1 to {STOP_LENGTH_MAX:,} characters, got {text!r:.80}", param="stop"
-                )
+            check_text("stop", text, 1, STOP_LENGTH_MAX)
 
     def sampling(self, seed: int) -> SamplingParams:
         """What the engine needs of these options; `seed` stands in where the caller gave none."""

@@ -3,11 +3,16 @@
 Unknown fields and values of another type are refused with the field's name; nothing is converted silently.
 """
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from sojourn.api.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnOptions
 from sojourn.core.errors import ClientError
 
+TOKENS_MAX = 2**31 - 1
+TokenId = Annotated[int, Field(ge=0, le=TOKENS_MAX)]
+Length = Annotated[int, Field(ge=0, le=TOKENS_MAX)]
 SESSION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 
 

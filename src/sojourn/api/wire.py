@@ -288,6 +288,7 @@ class Ended(Message, frozen=True):
     message: str = ""
     stop_match: str | int | None = None
     miss: str | None = None
+    pages_held: int = 0
 
 
 class SessionEnded(Message, frozen=True):

@@ -117,12 +117,21 @@ def dialogue_of(transcript: wire.Transcript, glue: Glue, tokenizer: Tokenizer, e
     """The dialogue that a transcript tells."""
     dialogue = Dialogue(glue)
     for turn in transcript.turns:
-        note = msgspec.msgpack.decode(turn.note, type=Note)
+        prompt = transcript.token_ids[turn.start : turn.output_start]
+        note = note_of(turn.note, prompt, tokenizer)
         output = transcript.token_ids[turn.output_start : turn.end]
         eos = output[-1] if output and output[-1] in eos_ids else None
         dialogue.record(note, turn.end, text_of(output, note, tokenizer), eos)
     dialogue.num_tokens = len(transcript.token_ids)
     return dialogue
+
+
+def note_of(raw: bytes, prompt: Sequence[int], tokenizer: Tokenizer) -> Note:
+    """The note of a turn; for one that left none, its prompt as a user's message."""
+    if raw:
+        return msgspec.msgpack.decode(raw, type=Note)
+    messages = [{"role": "user", "content": tokenizer.decode(prompt)}] if prompt else []
+    return Note(messages, False, [], True, b"")
 
 
 def text_of(output_ids: Sequence[int], note: Note, tokenizer: Tokenizer) -> str:

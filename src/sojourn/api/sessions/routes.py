@@ -50,6 +50,7 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
         asked = body or schemas.OpenBody()
         name = asked.session_id or front.world.new_id()
         info = await front.link.ask(wire.OpenSession(name, principal.tenant, asked.timeout), wire.SessionInfo)
+        front.metrics.session_opened()
         desk.forget(name, info.namespace)
         return session_object(info)
 
@@ -73,6 +74,8 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
         front, principal = front_of(request), principal_of(request, Role.USER)
         closed = await front.link.ask(wire.CloseSession(session_id, principal.reach), wire.Closed)
         desk.forget(session_id, principal.tenant)
+        if not closed.deferred:
+            front.metrics.session_closed("client")
         return schemas.DeletedObject(
             id=session_id, deleted=not closed.deferred, deferred=closed.deferred, freed_pages=closed.freed_pages
         )
@@ -110,6 +113,7 @@ def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
         name = asked.session_id or front.world.new_id()
         command = wire.Fork(session_id, principal.reach, name, asked.length, asked.turns)
         info = await front.link.ask(command, wire.SessionInfo)
+        front.metrics.session_opened()
         desk.forget(name, info.namespace)
         return session_object(info)
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from sojourn.api.schemas import SESSION_ID_PATTERN, Sampling, Strict, Usage
+from sojourn.api.schemas import SESSION_ID_PATTERN, Length, Sampling, Strict, TokenId, Usage
 
 Role = Literal["system", "user", "assistant", "tool", "developer"]
 
@@ -30,7 +30,7 @@ class InputBody(Strict):
 
     text: str | None = Field(default=None, min_length=1, description="a user's message, or more of the one left open")
     messages: list[ChatMessage] | None = Field(default=None, min_length=1, description="only the new ones")
-    token_ids: list[int] | None = Field(default=None, description="appended as they are")
+    token_ids: list[TokenId] | None = Field(default=None, description="appended as they are")
     turn: int | None = Field(
         default=None, ge=0, description="number of this turn: repeated, it is answered and not run again"
     )
@@ -46,16 +46,16 @@ class AppendBody(InputBody):
 
 
 class InterruptBody(Strict):
-    keep: int | None = Field(
-        default=None, ge=0, description="tokens of the answer that stand; null: all so far; 0: the turn is undone"
+    keep: Length | None = Field(
+        default=None, description="tokens of the answer that stand; null: all so far; 0: the turn is undone"
     )
 
 
 class BranchBody(Strict):
     """Exactly one of turns and length for a rewind, at most one for a fork."""
 
-    turns: int | None = Field(default=None, ge=0, description="how many turns stay")
-    length: int | None = Field(default=None, ge=0, description="how many tokens stay")
+    turns: Length | None = Field(default=None, description="how many turns stay")
+    length: Length | None = Field(default=None, description="how many tokens stay")
 
 
 class ForkBody(BranchBody):

@@ -13,11 +13,12 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from sojourn.api import wire
+from sojourn.api.account import Asker
 from sojourn.api.front import Front
 from sojourn.api.generation import Generation, Piece
 from sojourn.api.options import TurnOptions
 from sojourn.api.schemas import Usage
-from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, text_of
+from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, text_of
 from sojourn.api.sessions.schemas import AppendBody, CacheReport, InputBody, TokenLogprob, TurnBody, TurnObject
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.core.step import Sample, SamplingParams
@@ -36,6 +37,10 @@ class SessionDesk:
     def forget(self, session_id: str, namespace: str) -> None:
         """What is remembered of this session is in doubt; the next turn reads the transcript."""
         self._dialogues.pop((session_id, namespace), None)
+
+    def session_ended(self, ended: wire.SessionEnded) -> None:
+        self.forget(ended.session_id, ended.namespace)
+        self.front.metrics.session_closed("timeout" if ended.is_expired else "client")
 
     def forget_all(self) -> None:
         self._dialogues.clear()
@@ -62,7 +67,7 @@ class SessionDesk:
         transcript = await self.front.link.ask(wire.ReadTranscript(run.session_id, run.namespace), wire.Transcript)
         turn = transcript.turns[number]
         output = transcript.token_ids[turn.output_start : turn.end]
-        note = msgspec.msgpack.decode(turn.note, type=Note)
+        note = note_of(turn.note, transcript.token_ids[turn.start : turn.output_start], text.tokenizer)
         return TurnObject(
             id=run.request_id,
             session_id=run.session_id,
@@ -128,7 +133,9 @@ class TurnRun:
             note, ids = self._compose(dialogue, options, fingerprint)
             command = _start(self, ids, options, note, front.world.seed(), dialogue.num_tokens)
             try:
-                self._generation = await self._stack.enter_async_context(front.generate(command))
+                self._generation = await self._stack.enter_async_context(
+                    front.generate(command, Asker(self.request_id, self.namespace))
+                )
             except ConflictError as error:
                 self._desk.forget(self.session_id, self.namespace)
                 if attempt == 0 and error.code == "history_changed":

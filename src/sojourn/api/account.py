@@ -1,0 +1,61 @@
+"""The end of every request, told once: to the metrics, to the log (one line, no text) and to the trace.
+
+Knows numbers and names; sees no text and no token.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from sojourn.api import wire
+from sojourn.api.metrics import Metrics
+
+logger = logging.getLogger("sojourn.turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Whose request it is, for the log."""
+
+    request_id: str
+    tenant: str = ""
+
+
+def ended(metrics: Metrics, asker: Asker, command: wire.Start, end: wire.Ended) -> None:
+    """The engine told the end of a request."""
+    metrics.ended(end, is_session=command.session_id is not None)
+    if end.reason == "abort":
+        metrics.aborted("client")
+    logger.info("%s", turn_line(asker, command, end))
+
+
+def left(metrics: Metrics, asker: Asker, command: wire.Start, why: str) -> None:
+    """Nobody waits for the end of this request: the client went away, or the engine did."""
+    metrics.aborted(why)
+    logger.info("request=%s session=%s tenant=%s finish=%s", asker.request_id, command.session_id, asker.tenant, why)
+
+
+def turn_line(asker: Asker, command: wire.Start, end: wire.Ended) -> str:
+    """Everything about a turn but what was said."""
+    usage = end.usage
+    fields: dict[str, object] = {
+        "request": asker.request_id,
+        "session": command.session_id or "-",
+        "tenant": asker.tenant or "-",
+        "finish": end.reason,
+        "prompt": usage.prompt_tokens,
+        "cached": usage.cached_tokens,
+        "new": usage.prompt_tokens - usage.cached_tokens,
+        "completion": usage.completion_tokens,
+        "source": usage.cached_source,
+        "miss": end.miss or "-",
+        "retractions": usage.num_retractions,
+        "pages": end.pages_held,
+        "queue_ms": _milliseconds(usage.queued_at, usage.admitted_at),
+        "ttft_ms": _milliseconds(usage.queued_at, usage.first_token_at),
+        "total_ms": _milliseconds(usage.queued_at, usage.finished_at),
+    }
+    return " ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def _milliseconds(start: float, end: float | None) -> str:
+    return "-" if end is None else f"{(end - start) * 1000:.1f}"

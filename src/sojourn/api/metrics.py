@@ -1,0 +1,153 @@
+"""What Prometheus sees: counters and histograms of requests, fed where they end, and gauges read from the last heartbeat.
+
+Names and buckets are fixed; labels are few and never name a session, a request or a tenant.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from sojourn.api import wire
+from sojourn.api.engine_link import EngineLink
+from sojourn.api.errors import Fault
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DURATION = tuple(0.01 * 2**k for k in range(14))  # to 81.92
+FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+TOKENS = tuple(4**k for k in range(14))
+
+
+class Metrics:
+    """One registry, one front."""
+
+    def __init__(self, link: EngineLink, is_ready: Callable[[], bool], version: str) -> None:
+        self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"sojourn_{name}", text, labels, registry=self._registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"sojourn_{name}", text, labels, buckets=buckets, registry=self._registry)
+
+        self._requests = counter("requests", "Answered HTTP requests.", "route", "status")
+        self._aborted = counter("requests_aborted", "Requests that ended undone.", "reason")
+        self._rejected = counter("requests_rejected", "Requests refused at the door.", "reason")
+        self._opened = counter("sessions_opened", "Sessions opened.")
+        self._closed = counter("sessions_closed", "Sessions closed.", "reason")
+        self._prompt = counter("prompt_tokens", "Prompt tokens, history and cached ones included.")
+        self._cached = counter("cached_tokens", "Prompt tokens whose KV was reused.", "source")
+        self._completion = counter("completion_tokens", "Generated tokens.")
+        self._missed = counter("cache_miss", "Turns that found less than their history.", "reason")
+        self._first_token = histogram("time_to_first_token_seconds", "From queue to token.", FIRST_TOKEN, "mode")
+        self._per_token = histogram("time_per_output_token_seconds", "After the first token.", PER_TOKEN, "mode")
+        self._duration = histogram("request_duration_seconds", "From queue to end.", DURATION, "mode")
+        self._queue = histogram("queue_duration_seconds", "From queue to batch.", DURATION, "mode")
+        self._append = histogram("turn_append_tokens", "Tokens that a turn computed anew.", TOKENS, "mode")
+        self._registry.register(_EngineCollector(link, is_ready, version))
+
+    def expose(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def answered(self, route: str, status: int) -> None:
+        self._requests.labels(route, str(status)).inc()
+
+    def rejected(self, fault: Fault) -> None:
+        self._rejected.labels(_rejection(fault)).inc()
+
+    def aborted(self, reason: str) -> None:
+        self._aborted.labels(reason).inc()
+
+    def session_opened(self) -> None:
+        self._opened.inc()
+
+    def session_closed(self, reason: str) -> None:
+        self._closed.labels(reason).inc()
+
+    def ended(self, end: wire.Ended, *, is_session: bool) -> None:
+        """A request has come to its end in the engine."""
+        usage, mode = end.usage, "session" if is_session else "stateless"
+        self._duration.labels(mode).observe(usage.finished_at - usage.queued_at)
+        if usage.admitted_at is None:
+            return
+        self._prompt.inc(usage.prompt_tokens)
+        self._completion.inc(usage.completion_tokens)
+        self._cached.labels(usage.cached_source).inc(usage.cached_tokens)
+        self._queue.labels(mode).observe(usage.admitted_at - usage.queued_at)
+        self._append.labels(mode).observe(usage.prompt_tokens - usage.cached_tokens)
+        if end.miss is not None:
+            self._missed.labels(end.miss).inc()
+        if usage.first_token_at is None:
+            return
+        self._first_token.labels(mode).observe(usage.first_token_at - usage.queued_at)
+        if usage.completion_tokens > 1:
+            pace = (usage.finished_at - usage.first_token_at) / (usage.completion_tokens - 1)
+            self._per_token.labels(mode).observe(pace)
+
+
+def _rejection(fault: Fault) -> str:
+    if fault.status == 429:
+        return "quota"
+    if fault.status == 503:
+        return "overload"
+    return "context" if fault.code in ("context_length_exceeded", "capacity_exceeded") else "invalid"
+
+
+class _EngineCollector:
+    """The engine as its last heartbeat told; nothing of it while it is down."""
+
+    def __init__(self, link: EngineLink, is_ready: Callable[[], bool], version: str) -> None:
+        self._link = link
+        self._is_ready = is_ready
+        self._version = version
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("sojourn_ready", "1 while new work is taken.", value=float(self._is_ready()))
+        build = GaugeMetricFamily("sojourn_build_info", "Always 1.", labels=["version", "model"])
+        card = None if self._link.welcome is None else self._link.welcome.card
+        build.add_metric([self._version, "" if card is None else card.name], 1)
+        yield build
+        beat = self._link.heartbeat
+        if beat is None or card is None:
+            return
+        yield from _pages(beat, card)
+        yield from _work(beat)
+
+
+def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
+    pages = GaugeMetricFamily("sojourn_kv_pages", "Pages by owner.", labels=["state", "pool", "tier"])
+    capacity = GaugeMetricFamily("sojourn_kv_pages_capacity", "Pages of a pool.", labels=["pool", "tier"])
+    leaked = GaugeMetricFamily("sojourn_kv_pages_leaked", "Pages without an owner.", labels=["pool"])
+    for pool in beat.pools:
+        states = {
+            "free": pool.free,
+            "fenced": pool.fenced,
+            "reserved": pool.reserved,
+            "tree": pool.tree,
+            "running": pool.running,
+            "session_idle": pool.idle,
+        }
+        for state, count in states.items():
+            pages.add_metric([state, pool.pool, "device"], count)
+        capacity.add_metric([pool.pool, "device"], pool.total)
+        leaked.add_metric([pool.pool], pool.total - sum(states.values()))
+    yield from (pages, capacity, leaked)
+    yield GaugeMetricFamily("sojourn_kv_bytes", "Bytes of all pools.", value=card.kv_bytes)
+    yield GaugeMetricFamily("sojourn_kv_page_size_tokens", "Tokens of a page.", value=card.page_size)
+
+
+def _work(beat: wire.Heartbeat) -> Iterator[Metric]:
+    sessions = GaugeMetricFamily("sojourn_sessions", "Open sessions.", labels=["state"])
+    sessions.add_metric(["active"], beat.sessions_active)
+    sessions.add_metric(["idle"], beat.sessions_idle)
+    sessions.add_metric(["demoted"], max(0, beat.sessions - beat.sessions_active - beat.sessions_idle))
+    yield sessions
+    yield GaugeMetricFamily("sojourn_requests_running", "Requests that hold pages.", value=beat.running)
+    yield GaugeMetricFamily("sojourn_requests_waiting", "Requests in the queue.", value=beat.waiting)
+    yield CounterMetricFamily("sojourn_retractions", "Requests put back for want of pages.", value=beat.retractions)
+    yield CounterMetricFamily("sojourn_demotions", "Idle sessions whose KV went to the tree.", value=beat.demotions)
+    yield CounterMetricFamily("sojourn_steps", "Steps of the engine.", value=beat.steps)
+    yield GaugeMetricFamily(
+        "sojourn_engine_last_step_timestamp_seconds", "When the engine last answered, on its own clock.", value=beat.at
+    )

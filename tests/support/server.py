@@ -1,0 +1,106 @@
+"""A real server in processes of its own, on a free port of this machine: `sojourn serve` as a person starts it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from tests.support.model_files import GgufOptions, tiny_model, write_gguf
+
+COMMAND = [sys.executable, "-c", "from sojourn.app.cli import main; main()", "serve", "--port", "0"]
+GUARD_S = 120.0  # against hanging; never a measure
+CHATML = (
+    "{% for m in messages %}{{ '[' + m.role + ':' + m.content + ']' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant:' }}{% endif %}"
+)
+
+
+class Server:
+    """A running `sojourn serve`. `log` is its stderr so far."""
+
+    def __init__(self, arguments: Sequence[str], cache: Path) -> None:
+        environment = {**os.environ, "SOJOURN_CACHE": str(cache), "COLUMNS": "200"}
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("sojourn: http://"), (line, self.stderr())
+        self.url = line.removeprefix("sojourn: ").strip()
+        self.http = httpx.Client(base_url=self.url, timeout=GUARD_S)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.log.extend(self.process.stderr)
+
+    def wait_until_ready(self) -> "Server":
+        response = self.http.get("/ready", params={"wait": 100})
+        assert response.status_code == 200, (response.text, self.stderr())
+        return self
+
+    def stderr(self) -> str:
+        if self.process.poll() is not None:
+            self._reader.join(GUARD_S)
+        return "".join(self.log)
+
+    def pid_of(self, part: str) -> int:
+        """The process of the front or the engine that was started last."""
+        return int(re.findall(rf"the {part} is process (\d+)", self.stderr())[-1])
+
+    def kill(self, part: str) -> None:
+        os.kill(self.pid_of(part), signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.terminate()
+        return self.process.wait(GUARD_S)
+
+    def close(self) -> None:
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(GUARD_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                raise
+        self._reader.join(GUARD_S)
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def write_tiny_gguf(folder: Path, *, context: int = 8192, architecture: str = "llama") -> Path:
+    """A random model of a few kilobytes with a chat template: byte-level text, greedy answers that never change."""
+    fields = {"{arch}.context_length": context, "tokenizer.chat_template": CHATML}
+    model = tiny_model(architecture, seed=5)
+    weights = dict(model.weights)
+    weights["head"] = weights["head"].copy()
+    weights["head"][-1] = np.float32(0)  # the end-of-turn token is never the likeliest
+    return write_gguf(
+        folder / f"tiny-{architecture}.gguf", type(model)(architecture, weights), GgufOptions(fields=fields)
+    )
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, model: Path | str | None = None, ready: bool = True) -> Iterator[Server]:
+    """A server over a tiny model (or another one) whose files lie in `folder`."""
+    path = model or folder / "tiny-llama.gguf"
+    if isinstance(path, Path) and not path.exists():
+        write_tiny_gguf(folder)
+    server = Server(["--model", str(path), "--threads", "1", "--strict-mem-check", "2", *arguments], folder / "cache")
+    try:
+        yield server.wait_until_ready() if ready else server
+    finally:
+        server.close()
