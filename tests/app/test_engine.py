@@ -155,6 +155,16 @@ def test_token_ids_out_of_range_are_refused(session: Session, token_ids: list[in
         session.turn()
 
 
+@pytest.mark.parametrize("message", ["", "\ud800", 5, b"bytes"])
+def test_a_message_that_is_no_text_is_refused(engine: Engine, session: Session, message: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        session.turn(message)
+    assert caught.value.param == "message"
+    with pytest.raises(ClientError) as caught:
+        engine.open_session(system=message)
+    assert caught.value.param == "system"
+
+
 def test_the_same_seed_gives_the_same_tokens(engine: Engine) -> None:
     turns = [engine.generate("Hi!", max_tokens=12, temperature=1.0, seed=seed).wait() for seed in (3, 3, 4)]
     assert turns[0].output_ids == turns[1].output_ids

@@ -11,21 +11,33 @@ from sojourn.api.options import TurnKeywords, TurnOptions
 from sojourn.api.text.glue import Conversation
 from sojourn.app.requests import EngineRoom
 from sojourn.app.turn import Turn, TurnState
+from sojourn.core.bounds import check_text
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.models.chat_template import Message
 from sojourn.sessions.door import checked_token_ids
 
 
 def check_system(room: EngineRoom, system: str | None) -> None:
-    """Raise ClientError for a system message that the model has no place for."""
-    if system is not None and room.glue.is_plain:
+    """Raise ClientError for a system message that is no text, or that the model has no place for."""
+    if system is None:
+        return
+    check_text("system", system)
+    if room.glue.is_plain:
         raise ClientError(f"{room.name} has no chat template, so it takes no system message", param="system")
 
 
-def opening(room: EngineRoom, message: str | None, system: str | None) -> list[Message]:
+def one_of(message: str | None, token_ids: Sequence[int] | None) -> str | Sequence[int]:
+    """The one that was given. ClientError unless it is exactly one, and the message is text."""
+    if message is not None and token_ids is None:
+        check_text("message", message)
+        return message
+    if token_ids is not None and message is None:
+        return token_ids
+    raise ClientError("give exactly one of message and token_ids", param="message")
+
+
+def opening(room: EngineRoom, message: str, system: str | None) -> list[Message]:
     """A user's message, after a system message where there is one."""
-    if not isinstance(message, str) or not message:
-        raise ClientError("the message is empty", param="message")
     check_system(room, system)
     user: Message = {"role": "user", "content": message}
     return [user] if system is None else [{"role": "system", "content": system}, user]
@@ -61,8 +73,9 @@ class Session:
         """
         self._check_is_free()
         checked = TurnOptions.of(options, vocab_size=self._room.vocab_size)
-        new = self._new_messages(message, token_ids)
-        ids = self._conversation.ids(new) if token_ids is None else list(token_ids)
+        given = one_of(message, token_ids)
+        new = self._new_messages(given)
+        ids = self._conversation.ids(new) if isinstance(given, str) else list(given)
         prompt_ids = (*self.history, *ids)
 
         def record(state: TurnState) -> None:
@@ -95,17 +108,14 @@ class Session:
         live.stop()
         live.drain()
 
-    def _new_messages(self, message: str | None, token_ids: Sequence[int] | None) -> list[Message]:
+    def _new_messages(self, given: str | Sequence[int]) -> list[Message]:
         """What the turn adds to the conversation as messages: a system message only before the first turn."""
-        if (message is None) == (token_ids is None):
-            raise ClientError("give exactly one of message and token_ids", param="message")
-        is_first = not self._conversation.messages
-        system = self._system if is_first else None
-        if token_ids is None:
-            return opening(self._room, message, system)
+        system = None if self._conversation.messages else self._system
+        if isinstance(given, str):
+            return opening(self._room, given, system)
         if system is not None:
             raise ClientError("a conversation with a system message begins with text", param="token_ids")
-        ids = checked_token_ids("token_ids", token_ids, self._room.vocab_size)
+        ids = checked_token_ids("token_ids", given, self._room.vocab_size)
         return [{"role": "user", "content": self._room.tokenizer.decode(ids.tolist())}]
 
     @property
@@ -149,13 +159,12 @@ def start_alone(
     options: TurnKeywords,
 ) -> Turn:
     """A turn without a conversation: nothing of it is kept but what the cache shares."""
-    if (message is None) == (token_ids is None):
-        raise ClientError("give exactly one of message and token_ids", param="message")
     checked = TurnOptions.of(options, vocab_size=room.vocab_size)
-    if token_ids is not None:
-        if system is not None:
-            raise ClientError("token_ids are the whole prompt: they take no system message", param="system")
-        ids = checked_token_ids("token_ids", token_ids, room.vocab_size).tolist()
+    given = one_of(message, token_ids)
+    if isinstance(given, str):
+        ids = Conversation(room.glue).ids(opening(room, given, system))
+    elif system is not None:
+        raise ClientError("token_ids are the whole prompt: they take no system message", param="system")
     else:
-        ids = Conversation(room.glue).ids(opening(room, message, system))
+        ids = checked_token_ids("token_ids", given, room.vocab_size).tolist()
     return Turn(room.start(tuple(ids), checked, lambda service, params: service.submit(ids, params)))

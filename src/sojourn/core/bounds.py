@@ -36,3 +36,17 @@ def check_number(
     start = f"above {low:g}" if low_open else f"from {low:g}"
     end = f"below {high:g}" if high_open else f"to {high:g}"
     raise ClientError(f"{name} must be a number {start} {end}, got {value!r}", param=name)
+
+
+def check_text(name: str, value: object, low: int = 1, high: int | None = None) -> None:
+    """Raise ClientError unless `value` is text of `low` to `high` characters without lone surrogates."""
+    if not isinstance(value, str):
+        raise ClientError(f"{name} must be text, got {value!r:.80}", param=name)
+    if len(value) < low or (high is not None and len(value) > high):
+        bounds = f"at least {low:,}" if high is None else f"{low:,} to {high:,}"
+        raise ClientError(f"{name} must have {bounds} characters, got {value!r:.80}", param=name)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        text = f"{name} is not valid Unicode: a lone surrogate at character {error.start}"
+        raise ClientError(text, param=name) from error
