@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sojourn.audit.census import census
+from sojourn.cache.node import Lease
 from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, Verdict
 from sojourn.cache.radix import RadixCache
-from sojourn.cache.tree import Lease
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import RequestId, StepId
 from sojourn.core.step import Pool

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sojourn.audit.census import census
+from sojourn.cache.node import Lease
 from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, Verdict
 from sojourn.cache.radix import RadixCache
-from sojourn.cache.tree import Lease
 from sojourn.core.ids import RequestId
 from sojourn.core.step import Pool
 from sojourn.pages.holding import Holding, HoldingBook

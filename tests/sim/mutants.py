@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "eviction ignores leases",
-        "cache/tree.py",
+        "cache/node.py",
         "        return self.num_leases > 0 or self.num_guarded_children > 0\n",
         "        return False\n",
     ),
@@ -114,13 +114,19 @@ MUTANTS = (
     ),
     Mutant(
         "a namespace is ignored",
-        "cache/tree.py",
-        "        root = self.roots.get(namespace)\n        if root is None:\n            return NO_MATCH\n",
-        "        root = next(iter(self.roots.values()), None)\n        if root is None:\n            return NO_MATCH\n",
+        "cache/match.py",
+        "        root = roots.get(namespace)\n",
+        "        root = next(iter(roots.values()), None)\n",
+    ),
+    Mutant(
+        "a match's pages are taken after its node was split",
+        "cache/radix.py",
+        "        holding = self.book.open(request.label, lease, pages)\n",
+        "        holding = self.book.open(request.label, lease, self.tree.matcher.pages_of(match))\n",
     ),
     Mutant(
         "a match ignores dead windows",
-        "cache/tree.py",
+        "cache/match.py",
         "            at = self._legal_point(path, at)\n",
         "            pass\n",
     ),

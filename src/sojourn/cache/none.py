@@ -26,7 +26,7 @@ class NoneCache:
         law(request.holding is None, "%s is admitted twice", request.request_id)
         if not self.make_room((self.book.layout.pages_for(length),) * len(self.book.ledgers)):
             return False
-        holding = self.book.open(request.request_id, None)
+        holding = self.book.open(request.label, None)
         self.book.grow(holding, length)
         request.holding, request.prefix_len = holding, 0
         return True

@@ -57,6 +57,11 @@ class CacheRequest:
     prefix_len: int = 0  # tokens whose KV was found at admission; the first step's Work starts here
 
     @property
+    def label(self) -> str:
+        """Whose pages these are, for reports: its lineage keeps them when it is over."""
+        return self.request_id if self.key.lineage is None else f"{self.key.lineage} since {self.request_id}"
+
+    @property
     def known(self) -> TokenArray:
         """The valid tokens: a view."""
         return self.tokens[: self.num_tokens]

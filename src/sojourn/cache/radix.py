@@ -10,11 +10,12 @@ from typing import assert_never
 
 import numpy as np
 
+from sojourn.cache.node import NO_MATCH, Lease, Match, Node
 from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
-from sojourn.cache.recount import recount
+from sojourn.cache.recount import check_loan, recount
 from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.cache.statistics import count_pages
-from sojourn.cache.tree import NO_MATCH, Lease, Match, Node, Tree
+from sojourn.cache.tree import Tree
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
@@ -56,12 +57,12 @@ class RadixCache:
         wanted = self._wanted(match, length)
         if not self.book.could_have(wanted, self._obtainable((), match)):
             return False
-        pages = self.tree.pages_of(match)  # before evictions reshape the path
+        pages = self.tree.matcher.pages_of(match)  # before evictions reshape the path
         lease = self.tree.lend(request.key.namespace, match)
         if not self.make_room(wanted):
             self.tree.take_back(lease)
             return False
-        holding = self.book.open(request.request_id, lease, pages)
+        holding = self.book.open(request.label, lease, pages)
         self.book.grow(holding, length)
         request.holding, request.prefix_len = holding, holding.cache_protected_len
         return True
@@ -161,8 +162,10 @@ class RadixCache:
         lease = _lease_of(holding)
         node, lent = self._graft(lease.node, tokens[: end * size], holding, first)
         self.book.hand_over(holding, self.account, lent)
-        holding.lease = self.tree.lend_node(node)
+        fresh = self.tree.lend_node(node)
+        holding.lease = fresh
         self.tree.take_back(lease)
+        self.book.forget_window(holding, fresh.window_from)
 
     def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
         self.publish(key, holding, tokens, holding.kv_committed_len)
@@ -193,7 +196,7 @@ class RadixCache:
         evictable = self._evictable()
         if match.num_pages == 0:
             return evictable
-        return tuple(e - u for e, u in zip(evictable, self.tree.unguarded_pages(match), strict=True))
+        return tuple(e - u for e, u in zip(evictable, self.tree.matcher.unguarded_pages(match), strict=True))
 
     def _evictable(self) -> tuple[int, ...]:
         full = self.book.ledgers[Pool.FULL].balance(self.account) - self.tree.num_guarded_pages
@@ -206,12 +209,12 @@ class RadixCache:
         lent = [np.zeros(end - first, dtype=np.int32) for _ in holding.lists]
         at = first
         while at < end:
-            child = node.children.get(tree.key(tokens, at))
+            child = node.children.get(tree.matcher.key(tokens, at))
             if child is None:
                 own = [pages.pages[at:end].copy() for pages in holding.lists]
                 swa = own[Pool.SWA] if len(own) > 1 else own[Pool.FULL][:0]
                 return tree.add_leaf(node, tokens[at * size :].copy(), own[Pool.FULL], swa), lent
-            child = tree.split_at(child, tree.common_pages(child, tokens, at, end))
+            child = tree.split_at(child, tree.matcher.common_pages(child, tokens, at, end))
             part = slice(at - first, child.end - first)
             lent[Pool.FULL][part] = child.full
             if len(lent) > 1:
@@ -253,8 +256,11 @@ class RadixCache:
             self._swa_evicted += len(pages)
 
     def audit(self) -> CacheAudit:
-        """Recount the tree and compare with its running counts."""
-        return CacheAudit(self.account, recount(self.tree), len(self.tree.leases))
+        """Recount the tree and compare with its running counts, and what is lent with what the holdings list."""
+        pages = recount(self.tree)
+        for holding in self.book.holdings.values():
+            check_loan(holding.lists, _lease_of(holding), holding.cache_protected_len // holding.page_size)
+        return CacheAudit(self.account, pages, len(self.tree.leases))
 
 
 def _lease_of(holding: Holding) -> Lease:

@@ -1,13 +1,16 @@
 """Recounts a tree from its nodes and leases, and compares with what the tree keeps up as it goes. Changes nothing."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
-from sojourn.cache.tree import NO_PAGES, Node, Tree
+from sojourn.cache.node import NO_PAGES, Lease, Node
+from sojourn.cache.tree import Tree
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE
-from sojourn.core.step import PageArray
+from sojourn.core.step import PageArray, Pool
+from sojourn.pages.holding import PageList
 
 
 def recount(tree: Tree) -> tuple[PageArray, ...]:
@@ -24,12 +27,28 @@ def recount(tree: Tree) -> tuple[PageArray, ...]:
     return full, swa[swa != NULL_PAGE]
 
 
+def check_loan(lists: Sequence[PageList], lease: Lease, num_lent: int) -> None:
+    """What a borrower lists below its own pages is what the tree has there, and its lease covers what it may read."""
+    law(lease.node.end == num_lent, "a lease to %d, %d pages lent", lease.node.end, num_lent)
+    full = lists[Pool.FULL].pages
+    node: Node | None = lease.node
+    while node is not None and node.num_pages:
+        part = slice(node.start, node.end)
+        law(bool((full[part] == node.full).all()), "%s lends other pages than its borrower lists", node)
+        if len(lists) > 1:
+            listed = lists[Pool.SWA].pages[part]
+            law(bool(((listed == NULL_PAGE) | (listed == node.swa)).all()), "%s: other window pages are listed", node)
+            before = max(0, min(lease.window_from, node.end) - node.start)
+            law(not listed[:before].any(), "%s: window pages are listed that the lease does not cover", node)
+        node = node.parent
+
+
 def _shape(tree: Tree, nodes: list[Node]) -> None:
     for node in nodes:
         parent = node.parent
         law(node.is_attached and parent is not None and node.num_pages > 0, "%s hangs nowhere", node)
         assert parent is not None
-        law(parent.children.get(tree.key(node.edge, 0)) is node, "%s is not its parent's child", node)
+        law(parent.children.get(tree.matcher.key(node.edge, 0)) is node, "%s is not its parent's child", node)
         law(node.start == parent.end, "%s does not follow %s", node, parent)
         law(len(node.edge) == node.num_pages * tree.layout.page_size, "%s: edge of %d tokens", node, len(node.edge))
         law(len(node.swa) == len(node.swa_leases), "%s: window lists differ", node)

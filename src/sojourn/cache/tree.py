@@ -1,4 +1,4 @@
-"""The radix tree's shape: nodes of several whole pages, split and merged; matching; leases and what they protect.
+"""The radix tree: nodes of several whole pages, split and merged; leases and what they protect.
 
     root of a namespace ── [system prompt] ─┬─ [turn 1][turn 2] ◀─ lease
                                             └─ [turn 1']                 (a leaf without lease: may be evicted)
@@ -14,71 +14,17 @@ Knows tokens and page numbers; moves no page (cache/radix.py does) and knows no 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.cache.evict import NodeQueue
+from sojourn.cache.match import Matcher
+from sojourn.cache.node import NO_PAGES, Lease, Match, Node
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE
 from sojourn.core.step import PageArray, TokenArray
 from sojourn.pages.sizing import PoolLayout
-
-NO_PAGES: PageArray = np.zeros(0, dtype=np.int32)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Node:
-    """Whole pages `[end - num_pages, end)` of one run of tokens. `swa` has nulls where the window pool let go."""
-
-    edge: TokenArray
-    full: PageArray
-    swa: PageArray  # parallel to `full`; empty when no layer slides
-    swa_leases: NDArray[np.int32]  # parallel to `swa`: leases that cover the page
-    parent: "Node | None"
-    end: int  # pages from the root to this node's end
-    num_leases: int = 0
-    num_guarded_children: int = 0
-    last_used: int = 0
-    is_attached: bool = True
-    children: dict[bytes, "Node"] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"Node(pages {self.start}..{self.end}, {self.num_leases} leases, {len(self.children)} children)"
-
-    @property
-    def num_pages(self) -> int:
-        return len(self.full)
-
-    @property
-    def start(self) -> int:
-        return self.end - len(self.full)
-
-    @property
-    def is_guarded(self) -> bool:
-        """A lease lies here or below: these full pages must stay."""
-        return self.num_leases > 0 or self.num_guarded_children > 0
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """A receipt for the pages up to the end of `node`, and the window pages from `window_from` (an index) on."""
-
-    node: Node
-    window_from: int
-    is_returned: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Match:
-    """A point of the tree: `num_pages` pages along `path`, the last node perhaps not to its end."""
-
-    path: tuple[Node, ...]
-    num_pages: int
-
-
-NO_MATCH = Match((), 0)
 
 
 class Tree:
@@ -86,6 +32,7 @@ class Tree:
 
     def __init__(self, layout: PoolLayout) -> None:
         self.layout = layout
+        self.matcher = Matcher(layout)
         self.roots: dict[str, Node] = {}
         self.leases: set[Lease] = set()
         self.num_nodes = 0
@@ -98,72 +45,9 @@ class Tree:
         self.num_merges = 0
         self._tick = 0
 
-    # -- matching: pure
     def match(self, namespace: str, tokens: TokenArray, pages_max: int) -> Match:
-        """The longest run of whole pages, at most `pages_max`, behind which the window is live."""
-        root = self.roots.get(namespace)
-        if root is None:
-            return NO_MATCH
-        path: list[Node] = []
-        node, at = root, 0
-        while at < pages_max:
-            child = node.children.get(self.key(tokens, at))
-            if child is None:
-                break
-            same = self.common_pages(child, tokens, at, pages_max)
-            path.append(child)
-            node, at = child, at + same
-            if same < child.num_pages:
-                break
-        if self.layout.window:
-            at = self._legal_point(path, at)
-            while path and path[-1].start >= at:
-                path.pop()
-        return Match(tuple(path), at)
-
-    def key(self, tokens: TokenArray, at: int) -> bytes:
-        size = self.layout.page_size
-        return tokens[at * size : (at + 1) * size].tobytes()
-
-    def common_pages(self, child: Node, tokens: TokenArray, at: int, end: int) -> int:
-        """Pages of `child`'s edge equal to the tokens from page `at` on, below page `end`."""
-        size = self.layout.page_size
-        count = min(child.num_pages, end - at)
-        differs = child.edge[: count * size] != tokens[at * size : (at + count) * size]
-        first = int(differs.argmax())
-        return first // size if differs[first] else count
-
-    def _legal_point(self, path: list[Node], at: int) -> int:
-        """The largest point up to `at` whose window is live."""
-        swa = np.concatenate([node.swa for node in path] or [NO_PAGES])[:at]
-        ends = np.arange(1, at + 1)
-        dead_below = np.maximum.accumulate(np.where(swa == NULL_PAGE, ends, 0))
-        size = self.layout.page_size
-        needed = np.maximum(0, ends * size - (self.layout.window - 1)) // size
-        legal = np.flatnonzero(dead_below <= needed)
-        return int(legal[-1]) + 1 if len(legal) else 0
-
-    def pages_of(self, match: Match) -> tuple[PageArray, ...]:
-        """The match's pages per pool; window pages only where the lease will cover them."""
-        full = np.concatenate([node.full for node in match.path] or [NO_PAGES])[: match.num_pages]
-        if not self.layout.window:
-            return (full,)
-        swa = np.concatenate([node.swa for node in match.path] or [NO_PAGES])[: match.num_pages]
-        swa[: self._window_first(match.num_pages)] = NULL_PAGE
-        return full, swa
-
-    def unguarded_pages(self, match: Match) -> tuple[int, ...]:
-        """Pages of the match per pool that could be evicted now and could not once it is lent."""
-        full = sum(min(n.end, match.num_pages) - n.start for n in match.path if not n.is_guarded)
-        if not self.layout.window:
-            return (full,)
-        first, swa = self._window_first(match.num_pages), 0
-        for node in reversed(match.path):
-            if node.end <= first:
-                break
-            part = slice(max(first - node.start, 0), match.num_pages - node.start)
-            swa += int(np.count_nonzero((node.swa[part] != NULL_PAGE) & (node.swa_leases[part] == 0)))
-        return full, swa
+        """The longest reusable run of whole pages, at most `pages_max`. Pure."""
+        return self.matcher.match(self.roots, namespace, tokens, pages_max)
 
     # -- leases
     def lend(self, namespace: str, match: Match) -> Lease:
@@ -174,7 +58,7 @@ class Tree:
         return self.lend_node(node)
 
     def lend_node(self, node: Node) -> Lease:
-        lease = Lease(node, self._window_first(node.end) if self.layout.window else node.end)
+        lease = Lease(node, self.matcher.window_first(node.end))
         guarded = node.is_guarded
         node.num_leases += 1
         if not guarded:
@@ -197,6 +81,7 @@ class Tree:
             self._unguard(node)
         self.touch(node)
         self.merge(node)
+        self._forget_if_empty(node)
 
     def narrow(self, lease: Lease, window_from: int) -> None:
         """The holder reads no window page below `window_from` any more."""
@@ -261,7 +146,7 @@ class Tree:
         full += sum(min(n.end, match.num_pages) - n.start for n in match.path if n not in seen)
         if not self.layout.window:
             return (full,)
-        first = self._window_first(match.num_pages)
+        first = self.matcher.window_first(match.num_pages)
         windows += [n.swa[max(first - n.start, 0) : match.num_pages - n.start] for n in match.path if n.end > first]
         pages = np.unique(np.concatenate(windows or [NO_PAGES]))
         return full, int(np.count_nonzero(pages))
@@ -270,7 +155,7 @@ class Tree:
     def add_leaf(self, parent: Node, edge: TokenArray, full: PageArray, swa: PageArray) -> Node:
         law(len(full) > 0, "an empty leaf under %s", parent)
         node = Node(edge, full, swa, np.zeros(len(swa), dtype=np.int32), parent, parent.end + len(full))
-        parent.children[self.key(edge, 0)] = node
+        parent.children[self.matcher.key(edge, 0)] = node
         self.num_nodes += 1
         self.num_swa_pages += int(np.count_nonzero(swa))
         self.touch(node)
@@ -335,7 +220,7 @@ class Tree:
             above = parent.parent
             if parent.num_pages > child.num_pages:
                 return
-            above.children[self.key(parent.edge, 0)] = child
+            above.children[self.matcher.key(parent.edge, 0)] = child
             child.edge = np.concatenate((parent.edge, child.edge))
             child.full = np.concatenate((parent.full, child.full))
             child.swa = np.concatenate((parent.swa, child.swa))
@@ -365,10 +250,10 @@ class Tree:
             num_guarded_children=int(node.is_guarded), last_used=node.last_used,
         )  # fmt: skip
         assert node.parent is not None
-        node.parent.children[self.key(upper.edge, 0)] = upper
+        node.parent.children[self.matcher.key(upper.edge, 0)] = upper
         node.edge, node.full, node.swa = node.edge[tokens:], node.full[count:], node.swa[count:]
         node.swa_leases, node.parent = node.swa_leases[count:], upper
-        upper.children[self.key(node.edge, 0)] = node
+        upper.children[self.matcher.key(node.edge, 0)] = node
         self.num_nodes += 1
         self.num_splits += 1
         self.offer(upper)
@@ -377,21 +262,25 @@ class Tree:
     def _detach(self, node: Node) -> None:
         parent = node.parent
         assert parent is not None
-        del parent.children[self.key(node.edge, 0)]
+        del parent.children[self.matcher.key(node.edge, 0)]
         node.is_attached = False
         self.num_nodes -= 1
         parent.last_used = max(parent.last_used, node.last_used)  # a use below was a use above
         self.offer(parent)
         self.merge(parent)
+        self._forget_if_empty(parent)
 
     def _root(self, namespace: str) -> Node:
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Node(NO_PAGES, NO_PAGES, NO_PAGES, NO_PAGES, None, 0)
+            root = Node(NO_PAGES, NO_PAGES, NO_PAGES, NO_PAGES, None, 0, namespace=namespace)
+            self.roots[namespace] = root
         return root
 
-    def _window_first(self, num_pages: int) -> int:
-        return self.layout.window_first_page(num_pages * self.layout.page_size)
+    def _forget_if_empty(self, node: Node) -> None:
+        """A root without children and leases goes: namespaces come and go by the thousand."""
+        if node.namespace is not None and not node.children and node.num_leases == 0:
+            self.roots.pop(node.namespace, None)
 
 
 def _may_lose_tail(node: Node) -> bool:

@@ -250,6 +250,21 @@ class HoldingBook:
         holding.cache_protected_len = length
         self.check(holding)
 
+    def forget_window(self, holding: Holding, before: int) -> None:
+        """Window pages below index `before` are lent no longer: the holding lists null there. All were the tree's."""
+        if len(holding.lists) == 1:
+            return
+        window = holding.lists[Pool.SWA]
+        law(
+            before * holding.page_size <= holding.cache_protected_len,
+            "forget own pages below %d of %s",
+            before,
+            holding,
+        )
+        if before > window.live_from:
+            self._let_go(holding, window.live_from, before)
+            window.live_from = before
+
     def rest(self, holding: Holding) -> None:
         """No request runs on it any more; it is kept."""
         law(holding.state is HoldingState.LIVE, "%s rests while %s", holding, holding.state)
