@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from sojourn.app.config import cache_dir
 from sojourn.models import catalog
+from sojourn.models.progress import SilentProgress
 
 RESULTS = Path(__file__).parent / "results" / "step.json"
 LENGTHS = (512, 2048, 8000)
@@ -202,7 +203,7 @@ def start_row(model: str, goal: float, repeats: int) -> Start:
 
 def peer_models() -> dict[str, str]:
     """The shipped file, and its Q4_0 form, made once."""
-    shipped = catalog.file_path(catalog.CATALOG["smollm2"], cache_dir() / "files")
+    shipped = catalog.fetch(catalog.CATALOG["smollm2"], cache_dir() / "files", SilentProgress())
     repacked = cache_dir() / "bench" / "smollm2-q4_0.gguf"
     if not repacked.exists():
         repacked.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +237,6 @@ def main() -> None:
     starts: list[Start] = []
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("models", total=sum(steps[group] for group in wanted))
-        # starting the engine fetches what is missing, so the peer's models come after it
         ours = Ours("smollm2", sequences=max(BATCHES), pool_tokens=32768)
         peer = PeerProcess(peer_models())
         bench = Bench(ours, peer, Text(), arguments.repeats, progress, task)
