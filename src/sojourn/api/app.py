@@ -80,7 +80,9 @@ def _answer_errors(app: FastAPI, front: Front) -> None:
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> JSONResponse:
-        fault = Fault(error.status_code, str(error.detail), type_of(error.status_code), headers=error.headers or {})
+        code = "body_too_large" if error.status_code == 413 else None
+        kind = type_of(error.status_code)
+        fault = Fault(error.status_code, str(error.detail), kind, code=code, headers=error.headers or {})
         return _response(fault)
 
 

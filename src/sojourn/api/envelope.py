@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.api.errors import Fault, TooLargeError, fault_of, type_of
@@ -88,7 +89,7 @@ class Envelope:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > self._body_bytes_max:
-                raise self._too_large()
+                raise HTTPException(413, str(self._too_large()))  # the one kind that the body's reader lets through
             return message
 
         return receive_bounded

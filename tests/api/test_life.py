@@ -1,0 +1,317 @@
+"""A server's life: who may ask, what it says of itself, how it drains, and that each process survives the other's death."""
+
+import hashlib
+import json
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.api.conftest import quiet
+from tests.api.test_sessions import GREEDY, Json, events_of, ids, open_session, turn
+from tests.support.server import GUARD_S, Server, serving
+
+pytestmark = pytest.mark.http_scenario
+SIZE = ("--context", "4096", "--pool-tokens", "16384")
+
+
+def sample(server: Server, name: str, **labels: str) -> float:
+    """The value of a metric; 0 if it has no sample with these labels."""
+    text = server.http.get("/metrics").text
+    total = 0.0
+    for line in text.splitlines():
+        key, _, value = line.rpartition(" ")
+        if key.partition("{")[0] == name and all(f'{label}="{want}"' in key for label, want in labels.items()):
+            total += float(value)
+    return total
+
+
+def until(server: Server, name: str, least: float, **labels: str) -> float:
+    for _ in range(2000):
+        value = sample(server, name, **labels)
+        if value >= least:
+            return value
+    raise AssertionError(f"{name} {labels} stayed below {least}")
+
+
+# -- disconnections
+
+
+def test_b10_a_client_that_goes_away_undoes_its_turn(server: Server) -> None:
+    session = open_session(server)
+    first = turn(server, session, token_ids=ids(8), max_tokens=4)
+    said = first["usage"]["total_tokens"]
+    before = sample(server, "sojourn_requests_aborted_total", reason="disconnect")
+    for number in range(20):
+        body = {**GREEDY, "token_ids": ids(6, number), "max_tokens": 3000, "stream": True, "wait": True}
+        with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body) as response:
+            events = events_of(response)
+            for _ in range(4):
+                next(events)
+    until(server, "sojourn_requests_aborted_total", before + 20, reason="disconnect")
+    after = turn(server, session, token_ids=ids(5), max_tokens=4, wait=True)
+    assert after["usage"]["prompt_tokens"] == said + 5
+    assert after["usage"]["cached_tokens"] >= said - 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_disconnection_in_prefill_undoes_the_turn_too(server: Server, stream: bool) -> None:
+    session = open_session(server)
+    before = sample(server, "sojourn_requests_aborted_total", reason="disconnect")
+    steps = sample(server, "sojourn_steps_total")
+    body = {**GREEDY, "token_ids": ids(4000), "max_tokens": 90, "stream": stream}
+    client = httpx.Client(base_url=server.url, timeout=httpx.Timeout(GUARD_S, read=0.2))
+    path = f"/v1/sessions/{session}/turns"
+    with client, pytest.raises(httpx.ReadTimeout), client.stream("POST", path, json=body) as response:
+        for event in events_of(response):
+            assert event["type"] == "turn.started"
+    until(server, "sojourn_requests_aborted_total", before + 1, reason="disconnect")
+    assert server.http.get(f"/v1/sessions/{session}").json()["tokens"] == 0
+    assert sample(server, "sojourn_steps_total") - steps < 4000 / 64 + 90
+
+
+# -- request ids, bodies, routes
+
+
+def test_request_ids_are_exact_and_not_given_twice(server: Server) -> None:
+    session = open_session(server)
+    body = {**GREEDY, "text": "Long", "max_tokens": 1000, "stream": True}
+    named = {"x-request-id": "one"}
+    with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body, headers=named) as response:
+        assert response.headers["x-request-id"] == "one"
+        events = events_of(response)
+        next(events)
+        refused = server.http.get("/v1/sessions", headers=named)
+        assert refused.status_code == 409
+        assert refused.json()["error"]["code"] == "duplicate_request"
+        assert server.http.get("/v1/sessions", headers={"x-request-id": "on"}).status_code == 200
+    assert server.http.get("/v1/sessions", headers={"x-request-id": "a b"}).status_code == 400
+    assert len(server.http.get("/v1/sessions").headers["x-request-id"]) == 32
+
+
+def test_bodies_have_a_bound(server: Server) -> None:
+    session = open_session(server)
+    large = b" " * (9 << 20)
+    path = f"/v1/sessions/{session}/turns"
+    headers = {"content-type": "application/json"}
+    assert server.http.post(path, content=large, headers=headers).status_code == 413
+    in_parts = server.http.post(path, content=iter([large[: 5 << 20]] * 2), headers=headers)
+    assert in_parts.status_code == 413
+    assert in_parts.json()["error"]["code"] == "body_too_large"
+    broken = server.http.post(path, content=b'{"text": ', headers=headers)
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
+    assert server.http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
+    assert server.http.put("/v1/sessions").status_code == 405
+
+
+def test_metrics_count_what_happened(server: Server) -> None:
+    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    before = [sample(server, f"sojourn_{name}_total") for name in names]
+    session = open_session(server)
+    for number in range(2):
+        turn(server, session, token_ids=ids(10, number), max_tokens=5)
+    after = [sample(server, f"sojourn_{name}_total") for name in names]
+    gained = [new - old for new, old in zip(after, before, strict=True)]
+    assert gained[:2] == [10 + 25, 10]
+    assert gained[2] in (14, 15)
+    assert sample(server, "sojourn_ready") == 1
+    assert sample(server, "sojourn_kv_pages_leaked") == 0
+    assert "mine" not in server.http.get("/metrics").text
+    assert session not in server.http.get("/metrics").text
+    line = next(line for line in reversed(server.log) if f"session={session}" in line)
+    assert "prompt=25" in line
+    assert "finish=length" in line
+
+
+# -- keys
+
+
+def test_keys_have_roles_and_tenants_see_only_their_own(models: Path, tmp_path: Path) -> None:
+    roles = {"boss": "admin all", "ann": "user acme", "bob": "user beta", "eye": "metrics ops"}
+    lines = [f"{hashlib.sha256(key.encode()).hexdigest()} {role}  # {key}" for key, role in roles.items()]
+    key_file = tmp_path / "keys"
+    key_file.write_text("# keys\n" + "\n".join(lines) + "\n")
+
+    def bearer(key: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {key}"}
+
+    with serving(models, "--api-key-file", str(key_file)) as server:
+        http = server.http
+        assert http.get("/ready").status_code == 200
+        for headers in ({}, bearer("nobody"), {"authorization": "Basic ann"}):
+            refused = http.get("/v1/sessions", headers=headers)
+            assert refused.status_code == 401
+            assert refused.json()["error"]["type"] == "authentication_error"
+        assert http.get("/metrics", headers=bearer("eye")).status_code == 200
+        assert http.get("/v1/sessions", headers=bearer("eye")).status_code == 403
+        assert http.get("/v1/pools", headers=bearer("ann")).status_code == 403
+        assert http.get("/v1/pools", headers=bearer("boss")).status_code == 200
+        session = http.post("/v1/sessions", headers=bearer("ann")).json()["id"]
+        body = {**GREEDY, "token_ids": ids(40), "max_tokens": 3}
+        assert http.post(f"/v1/sessions/{session}/turns", json=body, headers=bearer("ann")).status_code == 200
+        for path in ("", "/turns"):
+            method = "POST" if path else "GET"
+            answer = http.request(
+                method, f"/v1/sessions/{session}{path}", json=body if path else None, headers=bearer("bob")
+            )
+            assert answer.status_code == 404, path
+        assert http.get("/v1/sessions", headers=bearer("bob")).json()["data"] == []
+        assert len(http.get("/v1/sessions", headers=bearer("boss")).json()["data"]) == 1
+        other = http.post("/v1/sessions", headers=bearer("bob")).json()["id"]
+        cold = http.post(f"/v1/sessions/{other}/turns", json=body, headers=bearer("bob")).json()
+        assert cold["usage"]["cached_tokens"] == 0, "KV is not shared between tenants"
+        log = server.stderr()
+    assert "tenant=acme" in log
+    for key in roles:
+        assert f"Bearer {key}" not in log
+
+
+def test_a_wrong_key_file_and_an_open_door_are_refused(models: Path, tmp_path: Path) -> None:
+    key_file = tmp_path / "keys"
+    key_file.write_text("secret user acme\n")
+    with serving(models, "--api-key-file", str(key_file), ready=False) as server:
+        assert server.process.wait(GUARD_S) == 2
+        assert "line 1 of the key file" in server.stderr()
+        assert "secret" not in server.stderr()
+
+
+# -- drain
+
+
+def test_sigterm_lets_running_turns_finish_and_takes_no_new_ones(models: Path) -> None:
+    with serving(models, *SIZE) as server:
+        session, other = open_session(server), open_session(server)
+        body = {**GREEDY, "text": "Long", "max_tokens": 2000, "stream": True}
+        with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body) as response:
+            events = events_of(response)
+            next(events)
+            server.process.send_signal(signal.SIGTERM)
+            for _ in range(2000):
+                if server.http.get("/ready").status_code == 503:
+                    break
+            refused = server.http.post(f"/v1/sessions/{other}/turns", json={"text": "Now?"})
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "draining"
+            assert server.http.post("/v1/sessions").status_code == 503
+            assert server.http.get("/live").status_code == 200
+            last = list(events)[-1]
+        assert last["usage"]["completion_tokens"] == 2000
+        assert server.process.wait(GUARD_S) == 0
+
+
+def test_a_second_sigterm_ends_at_once(models: Path) -> None:
+    with serving(models, *SIZE) as server:
+        session = open_session(server)
+        body = {**GREEDY, "text": "Long", "max_tokens": 4000, "stream": True}
+        with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body) as response:
+            events = events_of(response)
+            next(events)
+            server.process.send_signal(signal.SIGTERM)
+            for _ in range(2000):
+                if server.http.get("/ready").status_code == 503:
+                    break
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(GUARD_S) == 1
+
+
+def test_a_turn_that_outlasts_the_shutdown_timeout_is_cut(models: Path) -> None:
+    with serving(models, *SIZE, "--shutdown-timeout", "0.2") as server:
+        session = open_session(server)
+        body = {**GREEDY, "text": "Long", "max_tokens": 4000, "stream": True}
+        with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body) as response:
+            events = events_of(response)
+            next(events)
+            assert server.stop() == 0
+
+
+# -- crashes
+
+
+def test_b22_a_dead_engine_answers_503_and_is_started_again(models: Path) -> None:
+    with serving(models, *SIZE) as server:
+        session = open_session(server)
+        answers: list[httpx.Response] = []
+
+        def plain() -> None:
+            answers.append(
+                server.http.post(f"/v1/sessions/{session}/turns", json={**GREEDY, "text": "Long", "max_tokens": 4000})
+            )
+
+        waiting = threading.Thread(target=plain)
+        waiting.start()
+        other = open_session(server)
+        body = {**GREEDY, "text": "Long", "max_tokens": 4000, "stream": True}
+        with server.http.stream("POST", f"/v1/sessions/{other}/turns", json=body) as response:
+            events = events_of(response)
+            next(events)
+            server.kill("engine")
+            last = list(events)[-1]
+        assert last["type"] == "error"
+        assert last["error"]["code"] == "engine_unavailable"
+        waiting.join(GUARD_S)
+        assert answers[0].status_code == 503
+        assert int(answers[0].headers["retry-after"]) >= 1
+        assert answers[0].json()["error"]["code"] == "engine_unavailable"
+        assert server.http.get("/live").status_code == 200
+        server.wait_until_ready()
+        gone = server.http.post(f"/v1/sessions/{session}/turns", json={"text": "Still there?"})
+        assert gone.status_code == 404
+        assert turn(server, open_session(server), text="Hello", max_tokens=3)["finish_reason"] == "length"
+        quiet(server)
+
+
+def test_a_dead_front_is_started_again_its_turns_undone_and_its_sessions_kept(models: Path) -> None:
+    with serving(models, *SIZE) as server:
+        session, running = open_session(server), open_session(server)
+        words = [turn(server, session, text=word, max_tokens=6) for word in ("One", "Two")]
+        undisturbed = open_session(server)
+        for word in ("One", "Two"):
+            turn(server, undisturbed, text=word, max_tokens=6)
+        expected: Json = turn(server, undisturbed, text="Three", max_tokens=6)
+        body = {**GREEDY, "text": "Long", "max_tokens": 4000, "stream": True}
+        stream = server.http.stream("POST", f"/v1/sessions/{running}/turns", json=body)
+        with pytest.raises(httpx.TransportError), stream as response:
+            events = events_of(response)
+            next(events)
+            server.kill("front")
+            for _ in events:
+                pass
+        server.http.close()
+        server.http = httpx.Client(base_url=server.url, timeout=GUARD_S)
+        server.wait_until_ready()
+        shown = server.http.get(f"/v1/sessions/{running}").json()
+        assert (shown["state"], shown["tokens"]) == ("idle", 0)
+        third = turn(server, session, text="Three", max_tokens=6)
+        assert third["token_ids"] == expected["token_ids"], "what was said is read from the engine's transcript"
+        assert third["usage"]["cached_tokens"] >= words[1]["usage"]["total_tokens"] - 1
+        assert turn(server, session, text="Two", turn=1, max_tokens=6)["text"] == words[1]["text"]
+        quiet(server)
+
+
+def test_options_that_cannot_work_end_the_server_with_a_sentence(models: Path) -> None:
+    with serving(models, "--context", "100000", "--pool-tokens", "100000", ready=False) as server:
+        assert server.process.wait(GUARD_S) == 2
+        assert "context 100,000 is over the model's own" in server.stderr()
+        assert "Traceback" not in server.stderr()
+
+
+def test_nobody_serves_when_the_supervisor_is_gone(models: Path) -> None:
+    with serving(models, *SIZE) as server:
+        server.process.kill()
+        server.process.wait(GUARD_S)
+        with pytest.raises(httpx.TransportError):
+            for _ in range(100_000):
+                httpx.get(f"{server.url}/live", timeout=GUARD_S)
+
+
+# -- the document
+
+
+def test_the_document_names_every_route_and_field(server: Server) -> None:
+    document = server.http.get("/openapi.json").json()
+    assert {"/v1/sessions/{session_id}/turns", "/v1/pools", "/live"} <= set(document["paths"])
+    fields = document["components"]["schemas"]["TurnBody"]["properties"]
+    assert {"text", "messages", "token_ids", "turn", "wait", "stream", "temperature"} <= set(fields)
+    assert json.dumps(document)
