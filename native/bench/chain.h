@@ -112,7 +112,8 @@ private:
         return {num_blocks(w) * thread / threads, num_blocks(w) * (thread + 1) / threads};
     }
 
-    void run_layer(const Kernels& kernels, const Layer& layer, Range rows, int thread, int threads, SpinBarrier& barrier) {
+    void run_layer(const Kernels& kernels, const Layer& layer, Range rows, int thread, int threads,
+                   SpinBarrier& barrier) {
         const auto product = [&](const test::PackedMatrix& w, const test::ActivationRows& x, float* out) {
             const Range blocks = share(w.matrix, thread, threads);
             kernels.linear(w.matrix, x.view, rows, blocks, out, kIntermediate, Epilogue::Store);

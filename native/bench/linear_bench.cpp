@@ -21,10 +21,11 @@ void bench_kind(const Kernels& kernels, MatrixKind kind, const char* name) {
         const std::vector<uint64_t> words(chain.layer_bytes() / 8, 1);
         const double limit = read_bandwidth(words, threads);
         for (const int rows : {1, 4, 16, 32, 512}) {
-            const double seconds = best_of(rows > 100 ? 3 : 9, [&] { return chain.run_layers(kernels, rows, threads); });
+            const int repeats = rows > 100 ? 3 : 9;
+            const double seconds = best_of(repeats, [&] { return chain.run_layers(kernels, rows, threads); });
             const double bandwidth = chain.layer_bytes() / seconds;
-            std::printf("%-4s %d threads %4d rows %8.2f ms %7.1f GB/s (%3.0f %% of reading) %7.0f GOP/s\n", name, threads,
-                        rows, seconds * 1e3, bandwidth / 1e9, 100 * bandwidth / limit,
+            std::printf("%-4s %d threads %4d rows %8.2f ms %7.1f GB/s (%3.0f %% of reading) %7.0f GOP/s\n", name,
+                        threads, rows, seconds * 1e3, bandwidth / 1e9, 100 * bandwidth / limit,
                         rows * Chain::layer_operations() / seconds / 1e9);
         }
         const double seconds = best_of(9, [&] { return chain.run_head(kernels, threads); });

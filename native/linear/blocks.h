@@ -6,7 +6,7 @@
 
 namespace sojourn {
 
-inline constexpr int kQuadBytes = 64;                 // four inputs of sixteen rows, a byte each
+inline constexpr int kQuadBytes = 64;                            // four inputs of sixteen rows, a byte each
 inline constexpr int kWideBytes = kGroup * kRowsPerBlock;        // a group of one block, Q8
 inline constexpr int kNarrowBytes = kGroup * kRowsPerBlock / 2;  // a group of one block, Q4 and Q4M
 

@@ -39,7 +39,9 @@ inline constexpr int kRowsPerBlock = 16;
 inline constexpr int kGroup = 32;
 
 // Inlined everywhere, so that no copy compiled for one instruction set serves another.
-[[gnu::always_inline]] constexpr int num_blocks(const Matrix& w) { return (w.rows + kRowsPerBlock - 1) / kRowsPerBlock; }
+[[gnu::always_inline]] constexpr int num_blocks(const Matrix& w) {
+    return (w.rows + kRowsPerBlock - 1) / kRowsPerBlock;
+}
 
 enum class Epilogue : uint8_t { Store, Add };
 enum class Activation : uint8_t { Silu, GeluTanh };

@@ -130,7 +130,8 @@ struct Avx2 {
         __builtin_memcpy(&four, p, sizeof four);
         return {_mm256_set1_epi32(four)};
     }
-    // maddubs would saturate above 127, so even and odd bytes are widened to 16 bits and go through madd, which is exact.
+    // maddubs would saturate above 127, so even and odd bytes are widened to 16 bits and go through madd, which is
+    // exact.
     static Ints dot8(Ints sum, Bytes w, Quad x) {
         const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x.bits, 8), 8);
         const __m256i odd = _mm256_srai_epi16(x.bits, 8);

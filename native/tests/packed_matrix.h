@@ -49,7 +49,9 @@ public:
         const size_t bytes = kind == MatrixKind::Q8 ? padded * cols : padded * cols / 2;
         quants_.resize(bytes);
         // Q8 stores -127..127 as 1..255.
-        for (uint8_t& quant : quants_) quant = static_cast<uint8_t>(kind == MatrixKind::Q8 ? 1 + random() % 255 : random());
+        for (uint8_t& quant : quants_) {
+            quant = static_cast<uint8_t>(kind == MatrixKind::Q8 ? 1 + random() % 255 : random());
+        }
         scales_.resize(padded * cols / kGroup);
         for (uint16_t& scale : scales_) scale = static_cast<uint16_t>(5 << 10 | random() % 1024);
         if (kind == MatrixKind::Q4M) mins_.resize(scales_.size());

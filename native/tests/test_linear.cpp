@@ -139,7 +139,8 @@ void test_mixed_kinds(const Kernels& kernels) {
     kernels.gated(gate.matrix, up.matrix, x.view, {0, 2}, {0, 3}, out.data(), 40, Activation::GeluTanh);
     for (int i = 0; i < 80; ++i) {
         const double expected = gelu_tanh(reference(gate, x, i / 40, i % 40)) * reference(up, x, i / 40, i % 40);
-        check(std::fabs(out[i] - expected) < 2e-5 * (1 + std::fabs(expected)), "%s: mixed kinds at %d", kernels.name, i);
+        check(std::fabs(out[i] - expected) < 2e-5 * (1 + std::fabs(expected)), "%s: mixed kinds at %d", kernels.name,
+              i);
     }
 }
 
