@@ -1,0 +1,226 @@
+"""The client that waits.
+
+with Client("http://127.0.0.1:8000") as client, client.open_session() as session:
+    with session.stream("Hello") as stream:
+        for delta in stream:
+            print(delta.text, end="")
+    print(session.turn("And more?").usage)
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, Unpack
+
+import httpx
+
+from sojourn.client.models import (
+    ApiError,
+    Closed,
+    ConnectionFailedError,
+    Delta,
+    Json,
+    SessionInfo,
+    SojournClientError,
+    Turn,
+)
+from sojourn.client.protocol import (
+    Call,
+    EventReader,
+    TurnOptions,
+    content_of,
+    raise_refusal,
+    session_path,
+    should_repeat,
+)
+
+
+class Stream:
+    """A running turn. Iterate it; then `turn` is set."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._reader = EventReader()
+
+    def __iter__(self) -> Iterator[Delta]:
+        try:
+            for line in self._response.iter_lines():
+                delta = self._reader.read(line)
+                if delta is not None:
+                    yield delta
+        except httpx.TransportError as error:
+            raise ConnectionFailedError(f"the connection broke: {error}") from error
+
+    @property
+    def turn(self) -> Turn:
+        if self._reader.turn is None:
+            raise SojournClientError("the turn has not ended: iterate the stream")
+        return self._reader.turn
+
+
+class Session:
+    """One conversation. `num_turns` is the number of the next turn, sent with it so that a repetition runs only once."""
+
+    def __init__(self, client: "Client", info: SessionInfo) -> None:
+        self._client = client
+        self.id = info.id
+        self.num_turns = info.turns
+
+    def turn(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        token_ids: Sequence[int] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Turn:
+        """Run a turn and wait for its end."""
+        body = {**content_of(text, messages, token_ids), **options, "turn": self.num_turns}
+        return self._ended(Turn.of(self._client.call(Call("POST", session_path(self.id, "/turns"), body))))
+
+    @contextmanager
+    def stream(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        token_ids: Sequence[int] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Iterator[Stream]:
+        """Run a turn and give its deltas as they come. Leaving the block early undoes the turn."""
+        body = {**content_of(text, messages, token_ids), **options, "turn": self.num_turns, "stream": True}
+        with self._client.open_stream(Call("POST", session_path(self.id, "/turns"), body)) as stream:
+            try:
+                yield stream
+            finally:
+                if stream._reader.turn is not None:
+                    self._ended(stream._reader.turn)
+
+    def append(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        token_ids: Sequence[int] | None = None,
+        wait: bool = False,
+    ) -> Turn:
+        """Have something computed ahead. A message stays open: the next append or turn goes on with it."""
+        body = {**content_of(text, messages, token_ids), "turn": self.num_turns, "wait": wait}
+        return self._ended(Turn.of(self._client.call(Call("POST", session_path(self.id, "/append"), body))))
+
+    def _ended(self, turn: Turn) -> Turn:
+        if turn.finish_reason != "abort":
+            self.num_turns = turn.turn + 1
+        return turn
+
+    def interrupt(self, keep: int | None = None) -> bool:
+        """Stop the running turn: that many tokens of its answer stand, None all so far, 0 undoes it. False: none ran."""
+        answer = self._client.call(Call("POST", session_path(self.id, "/interrupt"), {"keep": keep}))
+        return bool(answer["interrupted"])
+
+    def rewind(self, *, turns: int | None = None, length: int | None = None) -> SessionInfo:
+        """Go back to the first `turns` turns, or to the first `length` tokens."""
+        body = {"turns": turns, "length": length}
+        info = SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/rewind"), body)))
+        self.num_turns = info.turns
+        return info
+
+    def fork(self, *, turns: int | None = None, length: int | None = None, session_id: str | None = None) -> "Session":
+        """A new session that begins with the first turns or tokens of this one, or with all."""
+        body = {"turns": turns, "length": length, "session_id": session_id}
+        return Session(
+            self._client, SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/fork"), body)))
+        )
+
+    def info(self) -> SessionInfo:
+        info = SessionInfo.of(self._client.call(Call("GET", session_path(self.id))))
+        self.num_turns = info.turns
+        return info
+
+    def close(self) -> Closed:
+        answer = self._client.call(Call("DELETE", session_path(self.id)))
+        return Closed(answer["deferred"], answer["freed_pages"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self.close()
+        except ApiError as error:
+            if error.status != 404:  # it expired meanwhile
+                raise
+
+
+class Client:
+    """A server. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8000",
+        *,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        http: httpx.Client | None = None,
+    ) -> None:
+        headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+        self._http = http or httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
+
+    def open_session(self, session_id: str | None = None, *, timeout: float | None = None) -> Session:
+        """A new session, closed by itself after `timeout` seconds of idleness."""
+        body = {"session_id": session_id, "timeout": timeout}
+        return Session(self, SessionInfo.of(self.call(Call("POST", "/v1/sessions", body))))
+
+    def session(self, session_id: str) -> Session:
+        """A session that is open already."""
+        return Session(self, SessionInfo.of(self.call(Call("GET", session_path(session_id)))))
+
+    def sessions(self) -> list[SessionInfo]:
+        return [SessionInfo.of(body) for body in self.call(Call("GET", "/v1/sessions"))["data"]]
+
+    def pools(self) -> Json:
+        """For administrators: pages of each pool by owner."""
+        return self.call(Call("GET", "/v1/pools"))
+
+    def is_ready(self, wait: float = 0.0) -> bool:
+        """Whether the server takes work, waiting up to that many seconds for its engine."""
+        try:
+            return self._http.get("/ready", params={"wait": wait}).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def call(self, call: Call) -> Json:
+        """Make it, again while the server asks for patience, and return the answer's JSON. Raises ApiError."""
+        attempt = 0
+        while True:
+            try:
+                response = self._http.request(call.method, call.path, json=call.body, params=dict(call.params))
+            except httpx.TransportError as error:
+                raise ConnectionFailedError(f"{call.method} {call.path}: {error}") from error
+            pause = should_repeat(response.status_code, response.headers, attempt)
+            if pause is None:
+                raise_refusal(response.status_code, response.text, response.headers)
+                answer: dict[str, Any] = response.json()
+                return answer
+            attempt += 1
+            threading.Event().wait(pause)
+
+    @contextmanager
+    def open_stream(self, call: Call) -> Iterator[Stream]:
+        try:
+            with self._http.stream(call.method, call.path, json=call.body) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise_refusal(response.status_code, response.text, response.headers)
+                yield Stream(response)
+        except httpx.TransportError as error:
+            raise ConnectionFailedError(f"{call.method} {call.path}: {error}") from error
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
