@@ -14,9 +14,15 @@ class SessionWorld:
     """`step` and `run` turn the service's crank; `records` holds what was told, by request."""
 
     def __init__(
-        self, config: WorldConfig, *, eos_ids: frozenset[int] = frozenset(), idle_timeout_s: float | None = None
+        self,
+        config: WorldConfig,
+        *,
+        eos_ids: frozenset[int] = frozenset(),
+        idle_timeout_s: float | None = None,
+        depth: int = 0,
+        publishes: bool = True,
     ) -> None:
-        self.world = World(config, SessionAwareCache)
+        self.world = World(config, lambda inner: SessionAwareCache(inner, publishes=publishes), depth)
         slots = self.world.cache
         assert isinstance(slots, SessionAwareCache)
         self.slots = slots
@@ -42,8 +48,8 @@ class SessionWorld:
         request_id = self.service.start_turn(session_id, new_ids, _params(params))
         return self.records.setdefault(request_id, Record())
 
-    def submit(self, prompt: Sequence[int], params: TurnParams | int = 8) -> Record:
-        request_id = self.service.submit(prompt, _params(params))
+    def submit(self, prompt: Sequence[int], params: TurnParams | int = 8, namespace: str = "") -> Record:
+        request_id = self.service.submit(prompt, _params(params), namespace=namespace)
         return self.records.setdefault(request_id, Record())
 
     def history(self, session_id: str) -> list[int]:

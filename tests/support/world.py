@@ -1,21 +1,26 @@
 """Everything from scheduler to ledger over the fake back end, small enough that pages run short."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sojourn.audit.census import census
+from sojourn.audit.writes import WriteCheck
 from sojourn.cache.none import NoneCache
 from sojourn.cache.protocol import CacheKey, InnerCache, PrefixCache
 from sojourn.cache.radix import RadixCache
-from sojourn.core.ids import RequestId, StepId
-from sojourn.core.step import SamplingParams
+from sojourn.core.ids import NULL_PAGE, AccountId, RequestId, StepId
+from sojourn.core.step import PageArray, SamplingParams
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent
 from sojourn.engine.loop import EngineLoop
+from sojourn.pages.accounts import FENCED
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
-from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
+from sojourn.scheduler.scheduler import Launched, Scheduler, SchedulerConfig
 from tests.support.fake_backend import FakeBackend
 
 
@@ -31,7 +36,7 @@ class ManualClock:
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """`num_pages` counts the usable pages of each pool; a window of 0 means one pool."""
+    """`num_pages` counts the usable pages of each pool, unless the window pool has its own; a window of 0: one pool."""
 
     cache: str = "radix"
     page_size: int = 16
@@ -42,18 +47,51 @@ class WorldConfig:
     step_tokens_max: int = 64
     chunk_tokens_max: int = 16
     retract_every: int = 0
+    swa_pages: int = 0  # 0: as many as the full pool
+
+    @property
+    def totals(self) -> list[int]:
+        """Pages of each pool, the null page included."""
+        full = self.num_pages + NUM_RESERVED
+        return [full, (self.swa_pages or self.num_pages) + NUM_RESERVED] if self.window else [full]
 
 
 class CountingCheck:
-    """The census after every step: every page has one owner and every owner its pages."""
+    """The census after every step, one writer for every page, and what steps in flight may touch is nobody else's yet."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
+        self._tree = cache.audit().account
+        self._writes = WriteCheck(cache.book)
+        self._touched: deque[tuple[StepId, AccountId, list[PageArray]]] = deque()
         self.checks = 0
+        self.mixed = 0  # steps with a decode and a chunk of a prompt
+        self.slides = 0  # works whose window pool had let go
+
+    def before_step(self, step: StepId, works: Sequence[Launched]) -> None:
+        self._writes.launch(step, works)
+        self.mixed += {work.end - work.start > 1 for work in works} == {False, True}
+        for work in works:
+            holding = work.request.cached.holding
+            assert holding is not None
+            self.slides += any(pages.live_from or pages.swept for pages in holding.lists[1:])
+            touched = [pages.pages[pages.pages != NULL_PAGE] for pages in holding.lists]
+            self._touched.append((step, holding.account, touched))
 
     def after_step(self, step: StepId, *, is_idle: bool) -> None:
         self.checks += 1
+        self._writes.retire(step)
+        while self._touched and self._touched[0][0] <= step:
+            self._touched.popleft()
+        self.check()
+
+    def check(self) -> None:
         check_identity(self._cache)
+        for step, account, touched in self._touched:
+            allowed = (account, FENCED, FENCED if self._tree is None else self._tree)
+            for ledger, pages in zip(self._cache.book.ledgers, touched, strict=True):
+                owners = ledger.owners[pages]
+                assert np.isin(owners, allowed).all(), f"step {step} may touch pages that others have now"
 
 
 def check_identity(cache: PrefixCache) -> None:
@@ -71,8 +109,7 @@ def check_all_free(cache: PrefixCache) -> None:
 
 
 def inner_cache(config: WorldConfig) -> InnerCache:
-    layout = PoolLayout(config.page_size, config.window)
-    book = HoldingBook(layout, [config.num_pages + NUM_RESERVED] * layout.num_pools)
+    book = HoldingBook(PoolLayout(config.page_size, config.window), config.totals)
     return RadixCache(book) if config.cache == "radix" else NoneCache(book)
 
 
@@ -107,10 +144,9 @@ class World:
         self.clock = ManualClock()
         inner = inner_cache(config)
         self.cache: PrefixCache = inner if decorate is None else decorate(inner)
-        num_pools = 2 if config.window else 1
         self.backend = FakeBackend(
             page_size=config.page_size,
-            totals=[config.num_pages + NUM_RESERVED] * num_pools,
+            totals=config.totals,
             window=config.window,
             seqs_max=config.seqs_max,
             context=config.context,

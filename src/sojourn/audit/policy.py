@@ -1,16 +1,19 @@
-"""When the census is taken: `--strict-mem-check`. What it raises nobody here catches: the engine reports and stops.
+"""When the books are checked: `--strict-mem-check`. What it raises nobody here catches: the engine reports and stops.
 
 0   when the engine goes idle
 1   and every few seconds while it is busy
-2   and after every step
+2   and after every step; before it, that no page has two writers
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from sojourn.audit.census import Census, census
+from sojourn.audit.writes import WriteCheck
 from sojourn.cache.protocol import PrefixCache
 from sojourn.core.clock import Clock
 from sojourn.core.ids import StepId
+from sojourn.scheduler.scheduler import Launched
 
 _EVERY_SECONDS = 5.0
 
@@ -22,7 +25,7 @@ class StrictMemCheck(IntEnum):
 
 
 class MemCheck:
-    """The loop calls `after_step`; the policy decides whether to count."""
+    """The loop calls `before_step` and `after_step`; the policy decides whether to look."""
 
     def __init__(
         self, cache: PrefixCache, level: StrictMemCheck, clock: Clock, *, every_s: float = _EVERY_SECONDS
@@ -34,6 +37,7 @@ class MemCheck:
         self._last_at = clock()
         self._last: Census | None = None
         self._checks = 0
+        self._writes = WriteCheck(cache.book)
 
     @property
     def checks(self) -> int:
@@ -44,8 +48,14 @@ class MemCheck:
         """What was counted last."""
         return self._last
 
+    def before_step(self, step: StepId, works: Sequence[Launched]) -> None:
+        """The step is about to run: no page may have two writers."""
+        if self._level is StrictMemCheck.EVERY_STEP:
+            self._writes.launch(step, works)
+
     def after_step(self, step: StepId, *, is_idle: bool) -> None:
         """Take the census if it is due."""
+        self._writes.retire(step)
         if is_idle or self._level is StrictMemCheck.EVERY_STEP or self._is_time():
             self.check()
 

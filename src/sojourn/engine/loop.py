@@ -8,6 +8,7 @@ fenced. Runs on one thread; knows no clients.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,14 +20,16 @@ from sojourn.core.ids import RequestId, StepId
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent, Usage
 from sojourn.runner.runner import Runner, StepHandle
 from sojourn.scheduler.request import Request
-from sojourn.scheduler.scheduler import Progress, Scheduler
+from sojourn.scheduler.scheduler import Launched, Progress, Scheduler
 from sojourn.scheduler.stop import Stop
 
 _REQUESTS_SHOWN = 32  # in a report
 
 
 class MemCheck(Protocol):
-    """Takes the census when its policy says so; raises CorruptionError with a report on a broken law."""
+    """Looks when its policy says so; raises CorruptionError with a report on a broken law."""
+
+    def before_step(self, step: StepId, works: Sequence[Launched]) -> None: ...
 
     def after_step(self, step: StepId, *, is_idle: bool) -> None: ...
 
@@ -104,6 +107,8 @@ class EngineLoop:
         plan = self._scheduler.plan(step)
         if plan.work:
             self._next_step += 1
+            if self._mem_check is not None:
+                self._mem_check.before_step(step, self._scheduler.planned())
             self._cache.launch(step)
             self._flights.append(_Flight(step, self._runner.launch(plan)))
         if not self._flights or (plan.work and len(self._flights) <= self._depth):

@@ -11,7 +11,7 @@ settled; a result for a request that has ended or was retracted meanwhile is a z
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sojourn.cache.protocol import Outcome, PrefixCache, Verdict
@@ -64,18 +64,19 @@ class SchedulerStatistics:
 
 
 @dataclass(slots=True, eq=False)
-class _Launched:
-    """One work of a step in flight: which run of which request it belongs to, and how far it computes."""
+class Launched:
+    """One work of a step in flight: which run of which request it belongs to, and that it computes `[start, end)`."""
 
     request: Request
     run: int
+    start: int
     end: int
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
     step: StepId
-    launched: list[_Launched] = field(default_factory=list)
+    launched: list[Launched] = field(default_factory=list)
 
 
 class Scheduler:
@@ -112,6 +113,10 @@ class Scheduler:
     def alive(self) -> Iterator[Request]:
         """Running and waiting ones, as they came. To look at."""
         return iter(self._requests.values())
+
+    def planned(self) -> Sequence[Launched]:
+        """The works of the step planned last, while it is in flight. For the audit."""
+        return self._flights[-1].launched if self._flights else ()
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._requests.get(request_id)
@@ -233,7 +238,7 @@ class Scheduler:
         cached = request.cached
         start, end = request.num_launched, request.num_launched + tokens
         request.num_launched = end
-        flight.launched.append(_Launched(request, request.runs, end))
+        flight.launched.append(Launched(request, request.runs, start, end))
         seq = request.seq
         if seq is None:
             raise CorruptionError(f"{request.request_id} is launched without a place")
