@@ -36,7 +36,7 @@ MARKS = (
 
 @dataclass
 class Running:
-    """A turn, or a plain request, that has not ended. `keeps` is false when an abort was asked for."""
+    """A turn, or a plain request, that has not ended."""
 
     session_id: str | None
     heard: Heard
@@ -87,6 +87,7 @@ class Conversations:
         """Events until that many turns and plain requests were started; then everything closes and every page is free."""
         try:
             self._open()
+            self._open()
             while self.reached["turns"] < turns:
                 self._choose()()
                 self._settle()
@@ -112,11 +113,11 @@ class Conversations:
     def _choose(self) -> Callable[[], None]:
         acts: dict[Callable[[], None], int] = {
             self._turn: 8,
-            self._step: 10,
-            self._finish: 2,
-            self._open: 2,
+            self._step: 8,
+            self._finish: 1,
+            self._open: 1,
             self._plain: 1,
-            self._abort: 1,
+            self._abort: 2,
             self._interrupt: 1,
             self._rewind: 1,
             self._fork: 1,
@@ -131,7 +132,8 @@ class Conversations:
             self._tell(f"open {session_id}")
 
     def _turn(self) -> None:
-        session_id = self._any_session()
+        idle = [name for name in self.engine.service.session_ids() if name not in self._busy()]
+        session_id = self.chance.choice(idle) if idle else self._any_session()  # which is refused
         history = self.histories.get(session_id, [])
         if history:
             new = self.chance.choice([self._tokens(1, 12), self._tokens(10, 40), []])
@@ -162,27 +164,30 @@ class Conversations:
 
     def _step(self) -> None:
         for _ in range(self.chance.randint(1, 6)):
-            self.engine.step()
-            self.reached["batched"] += self.engine.scheduler.statistics().running > 1
-            self.reached["window slides"] += self._has_slid()
+            self._one_step()
+
+    def _one_step(self) -> None:
+        self.engine.step()
+        self.reached["batched"] += self.engine.scheduler.statistics().running > 1
+        self.reached["window slides"] += self._has_slid()
 
     def _finish(self) -> None:
         self._tell("run to the end")
         self.engine.run()
 
     def _abort(self) -> None:
-        session_id = self._any_session()
-        if session_id in self._busy():
+        busy = sorted(turn.session_id for turn in self.running if turn.session_id is not None)
+        if busy:
+            session_id = self.chance.choice(busy)
             self._tell(f"abort {session_id}")
             self.reached["aborts"] += self.engine.service.abort(session_id)
-            self.engine.step()
 
     def _interrupt(self) -> None:
-        session_id = self._any_session()
-        if session_id in self._busy():
+        busy = sorted(turn.session_id for turn in self.running if turn.session_id is not None)
+        if busy:
+            session_id = self.chance.choice(busy)
             self._tell(f"interrupt {session_id}")
             self.reached["interrupts"] += self.engine.service.interrupt(session_id)
-            self.engine.step()
 
     def _rewind(self) -> None:
         session_id = self._any_session()
@@ -219,7 +224,7 @@ class Conversations:
     def _settle(self) -> None:
         """Compare what has ended with its stateless run, and every history with the model."""
         if self.engine.service.has_work:
-            self.engine.step()
+            self._one_step()
         for turn in [turn for turn in self.running if turn.heard.end is not None]:
             self.running.remove(turn)
             self._compare(turn)

@@ -12,7 +12,7 @@ from tests.e2e.conversations import MARKS, Conversations
 
 CASES_PER_MODEL = 20
 FEW = 3  # of each model, that run with the other tests
-TURNS, TURNS_LONG = 8, 4
+TURNS, TURNS_LONG = 10, 5
 reached: Counter[str] = Counter()
 
 
