@@ -235,16 +235,20 @@ def figures(names: tuple[str, ...]) -> Iterator[Figure]:
         yield from shares()
 
 
+def short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
 def table(rows: list[Figure]) -> Table:
     shown = Table(title="Bookkeeping and scheduling: medians of one run, quartiles beside them", title_justify="left")
     shown.add_column("work")
     for heading in ("median", "unit", "quartiles", "goal"):
         shown.add_column(heading, justify="right" if heading in ("median", "quartiles") else "left", no_wrap=True)
     for row in rows:
-        spread = "" if row.quartiles is None else f"[dim]{row.quartiles[0]:,.2f} – {row.quartiles[1]:,.2f}[/dim]"
+        spread = "" if row.quartiles is None else f"[dim]{short(row.quartiles[0])} – {short(row.quartiles[1])}[/dim]"
         verdict = {None: "", True: "[green]met[/green]", False: "[red]missed[/red]"}[row.is_met]
-        goal = "" if row.goal is None else f"at most {row.goal:g}: {verdict}"
-        shown.add_row(row.work, f"[bold]{row.value:,.2f}[/bold]", row.unit, spread, goal)
+        goal = "" if row.goal is None else f"{row.goal:g}: {verdict}"
+        shown.add_row(row.work, f"[bold]{short(row.value)}[/bold]", row.unit, spread, goal)
     return shown
 
 
