@@ -366,3 +366,27 @@ def test_an_empty_session_has_nothing_to_answer(server: Server) -> None:
 
 def test_the_tiny_model_never_ends_by_itself(server: Server) -> None:
     assert turn(server, open_session(server), token_ids=ids(10), max_tokens=3000)["finish_reason"] == "length"
+
+
+def test_half_a_character_is_refused_and_whole_ones_arrive(server: Server) -> None:
+    session = open_session(server)
+    path, headers = f"/v1/sessions/{session}/turns", {"content-type": "application/json"}
+    for content in (b'{"text": "\\ud800"}', b'{"text": "a", "stop": "\\ud800"}', b'{"text": "\xff"}', b"[" * 100_000):
+        response = server.http.post(path, content=content, headers=headers)
+        assert response.status_code == 400, (content[:40], response.text)
+    answer = turn(server, session, text="\U0001f600 \u4f60\u597d", max_tokens=30)
+    body = {**GREEDY, "text": "More \U0001f600", "max_tokens": 30, "stream": True}
+    with server.http.stream("POST", path, json=body) as response:
+        deltas = [event["text"] for event in events_of(response) if event["type"] == "delta"]
+    for delta in [answer["text"], *deltas]:
+        delta.encode("utf-8")
+
+
+def test_b15_the_next_turn_after_a_timeout_is_taken_at_once(server: Server) -> None:
+    session = open_session(server)
+    body = {**GREEDY, "token_ids": ids(5), "max_tokens": 3500}
+    for _ in range(5):
+        impatient = httpx.Client(base_url=server.url, timeout=httpx.Timeout(60.0, read=0.05))
+        with impatient, pytest.raises(httpx.ReadTimeout):
+            impatient.post(f"/v1/sessions/{session}/turns", json=body)
+        assert turn(server, session, token_ids=ids(2), max_tokens=1)["usage"]["completion_tokens"] == 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from sojourn.api import wire
+from sojourn.api.errors import LimitError
 from sojourn.cache.protocol import CacheStatistics
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
@@ -35,6 +36,14 @@ class Cache(Protocol):
     def flush(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """How many sessions may be open, of all tenants and of one."""
+
+    total: int = 4096
+    tenant: int = 1024
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     """A request that a call of the front started."""
@@ -58,7 +67,9 @@ class EngineDesk:
         stop_matcher: StopMatcherFactory,
         clock: Clock,
         send: Send,
+        limits: "SessionLimits | None" = None,
     ) -> None:
+        self._limits = limits or SessionLimits()
         self._service = service
         self._loop = loop
         self._cache = cache
@@ -155,6 +166,7 @@ class EngineDesk:
         """Do it and return the answer, or raise a ClientError with nothing changed."""
         match command:
             case wire.OpenSession():
+                self._check_room(command.namespace)
                 self._service.open(
                     command.session_id, namespace=command.namespace, idle_timeout_s=command.idle_timeout_s
                 )
@@ -234,6 +246,15 @@ class EngineDesk:
             raise NotFoundError(f"no session {session_id} is open", param="session_id", code="session_not_found")
         return session_id
 
+    def _check_room(self, namespace: str) -> None:
+        """Raise LimitError when as many sessions are open as may be."""
+        total = len(self._namespaces)
+        if total >= self._limits.total:
+            raise LimitError(f"{total} sessions are open, the bound of this server", code="too_many_sessions")
+        own = sum(owner == namespace for owner in self._namespaces.values())
+        if own >= self._limits.tenant:
+            raise LimitError(f"{own} sessions are open, the bound of one tenant", code="too_many_sessions")
+
     def _info(self, session_id: str) -> wire.SessionInfo:
         summary = self._service.summary(session_id)
         pages = self._service.pages_by_pool(session_id)
@@ -261,6 +282,7 @@ class EngineDesk:
         if isinstance(command, wire.Rewind):
             self._service.rewind(name, length=length)
             return self._info(name)
+        self._check_room(self._namespaces[name])
         self._service.fork(name, command.new_id, length=length)
         self._namespaces[command.new_id] = self._namespaces[name]
         return self._info(command.new_id)

@@ -239,4 +239,6 @@ def _refusal(event: wire.Refusal) -> SojournError:
     kinds: dict[int, type[ClientError]] = {404: NotFoundError, 409: ConflictError}
     if event.status >= 500:
         return OverloadedError(event.message)
-    return kinds.get(event.status, ClientError)(event.message, param=event.param, code=event.code)
+    refusal = kinds.get(event.status, ClientError)(event.message, param=event.param, code=event.code)
+    refusal.status = event.status
+    return refusal

@@ -46,6 +46,11 @@ class Outbox:
         except BlockingIOError:  # it is ringing already
             return
 
+    def close(self) -> None:
+        """Once neither thread runs any more."""
+        self._waker.close()
+        self.bell.close()
+
     def take(self) -> list[wire.Event]:
         try:
             while self.bell.recv(4096):

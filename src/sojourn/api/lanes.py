@@ -18,6 +18,9 @@ class _Lane:
     waiting: "deque[asyncio.Future[None]]" = field(default_factory=deque)
 
 
+LEAVING_TICKS = 32  # of the loop: whoever has gone away leaves the lane within these
+
+
 class Lanes:
     def __init__(self, waiting_max: int) -> None:
         self._waiting_max = waiting_max
@@ -39,13 +42,18 @@ class Lanes:
             self._pass_on(key)
 
     async def _queue(self, key: Hashable, wait: bool) -> None:
-        lane = self._taken[key]
         if not wait:
+            for _ in range(LEAVING_TICKS):
+                await asyncio.sleep(0)
+                if key not in self._taken:
+                    self._taken[key] = _Lane()
+                    return
             raise ConflictError(
                 "a turn of this session is running; wait for it, interrupt it, or send wait: true",
                 param="session_id",
                 code="session_busy",
             )
+        lane = self._taken[key]
         if len(lane.waiting) >= self._waiting_max:
             raise LimitError(f"{self._waiting_max} turns wait for this session already", code="session_queue_full")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -15,8 +15,6 @@ class FrontSettings:
     body_bytes_max: int = 8 << 20
     requests_max: int = 256  # running and waiting together; more are told to come back
     session_requests_max: int = 16  # turns that wait for one session
-    sessions_max: int = 4096
-    tenant_sessions_max: int = 1024
     tenant_requests_max: int = 128
     keep_alive_s: float = 15.0
     engine_stale_s: float = 20.0  # without a heartbeat, or busy without a step, for longer: not alive

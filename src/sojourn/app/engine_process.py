@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from sojourn.api import wire
-from sojourn.api.desk import EngineDesk
+from sojourn.api.desk import EngineDesk, SessionLimits
 from sojourn.api.engine_server import EngineServer, Outbox
 from sojourn.api.text.stop_strings import StopStrings
 from sojourn.app.build import EngineParts, Prepared, World, build_parts, prepare
@@ -75,6 +75,7 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
         lambda stops, skip_special: StopStrings(tokenizer, stops, skip_special=skip_special),
         world.clock,
         outbox.put,
+        SessionLimits(start.sessions_max, start.tenant_sessions_max),
     )
 
     def listen(notice: Notice) -> None:
@@ -95,8 +96,8 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     thread.start()
     server.run()
     failed = thread.stopped
-    if failed is None:
-        thread.stop()
+    thread.stop()
+    outbox.close()
     return failed
 
 

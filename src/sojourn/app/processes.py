@@ -23,6 +23,8 @@ class EngineStart:
     strict_mem_check: int = 0
     session_timeout_s: float | None = None
     report_dir: str | None = None
+    sessions_max: int = 4096
+    tenant_sessions_max: int = 1024
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -36,6 +36,7 @@ def serve(
     threads: Annotated[int | None, typer.Option(help="Compute threads; by default one per physical core.")] = None,
     strict_mem_check: Annotated[int, typer.Option(help="0: census when idle; 1: and every 5 s; 2: every step.")] = 1,
     api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
+    sessions: Annotated[int, typer.Option(help="Sessions that may be open.")] = 4096,
     session_timeout: Annotated[
         float | None, typer.Option(help="Seconds of idleness after which a session is closed.")
     ] = None,
@@ -57,6 +58,7 @@ def serve(
     )
     options.check()
     check_range("port", port, 0, 65535)
+    check_range("sessions", sessions, 1, 1_000_000)
     check_range("strict_mem_check", strict_mem_check, 0, 2)
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     if session_timeout is not None:
@@ -75,6 +77,8 @@ def serve(
         options,
         strict_mem_check=strict_mem_check,
         session_timeout_s=session_timeout,
+        sessions_max=sessions,
+        tenant_sessions_max=sessions,
         report_dir=None if report_dir is None else str(report_dir),
     )
     shown = f"[{host}]" if ":" in host else host

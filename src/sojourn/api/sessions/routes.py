@@ -8,8 +8,7 @@ from fastapi import APIRouter, Body, Path, Request, Response
 
 from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
-from sojourn.api.errors import LimitError, fault_of
-from sojourn.api.front import Front
+from sojourn.api.errors import fault_of
 from sojourn.api.requests import front_of, request_id_of
 from sojourn.api.sessions import schemas
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
@@ -46,7 +45,6 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
         """A new, empty session."""
         front, principal = front_of(request), principal_of(request, Role.USER)
         front.check_open()
-        await check_room(front, principal.tenant)
         asked = body or schemas.OpenBody()
         name = asked.session_id or front.world.new_id()
         info = await front.link.ask(wire.OpenSession(name, principal.tenant, asked.timeout), wire.SessionInfo)
@@ -108,7 +106,6 @@ def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
         """A new session that begins with the first turns or tokens of this one; a running turn is not part of it."""
         front, principal = front_of(request), principal_of(request, Role.USER)
         front.check_open()
-        await check_room(front, principal.tenant)
         asked = body or schemas.ForkBody()
         name = asked.session_id or front.world.new_id()
         command = wire.Fork(session_id, principal.reach, name, asked.length, asked.turns)
@@ -135,13 +132,6 @@ def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
         """Compute what is new ahead of a turn. A message stays open: the next append or turn may go on with it."""
         run = TurnRun(desk, session_id, principal_of(request, Role.USER).tenant, request_id_of(request), body)
         return await while_connected(request, _answer(run))
-
-
-async def check_room(front: Front, tenant: str) -> None:
-    """Raise LimitError when the server or the tenant has as many sessions as it may."""
-    beat = front.link.heartbeat
-    if beat is not None and beat.sessions >= front.settings.sessions_max:
-        raise LimitError(f"{beat.sessions} sessions are open, the server's bound", code="too_many_sessions")
 
 
 async def _answer(run: TurnRun) -> Response:

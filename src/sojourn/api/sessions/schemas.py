@@ -36,6 +36,12 @@ class InputBody(Strict):
     )
     wait: bool = Field(default=False, description="wait for the running turn instead of 409")
 
+    @property
+    def size(self) -> int:
+        """Characters and token ids of the input."""
+        messages = sum(len(message.content) for message in self.messages or ())
+        return len(self.text or "") + messages + len(self.token_ids or ())
+
 
 class TurnBody(InputBody, Sampling):
     stream: bool = False

@@ -5,6 +5,7 @@
 Owns the dialogues it remembers; the engine's transcript is the truth, and what is in doubt is read again.
 """
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ from sojourn.core.step import Sample, SamplingParams
 from sojourn.models.chat_template import Message
 
 DIALOGUES_KEPT = 512
+LONG_INPUT = 4000  # characters or tokens
 
 
 class SessionDesk:
@@ -55,7 +57,7 @@ class SessionDesk:
     async def _read(self, session_id: str, namespace: str) -> Dialogue:
         text = self.front.text
         transcript = await self.front.link.ask(wire.ReadTranscript(session_id, namespace), wire.Transcript)
-        dialogue = dialogue_of(transcript, text.glue, text.tokenizer, text.eos_ids)
+        dialogue = await asyncio.to_thread(dialogue_of, transcript, text.glue, text.tokenizer, text.eos_ids)
         self._dialogues[session_id, namespace] = dialogue
         if len(self._dialogues) > DIALOGUES_KEPT:
             self._dialogues.popitem(last=False)
@@ -130,7 +132,10 @@ class TurnRun:
             dialogue = self._dialogue = await self._desk.dialogue(self.session_id, self.namespace)
             if body.turn is not None and await self._is_repetition(dialogue, body.turn, fingerprint):
                 return
-            note, ids = self._compose(dialogue, options, fingerprint)
+            if body.size > LONG_INPUT:  # others are served meanwhile
+                note, ids = await asyncio.to_thread(self._compose, dialogue, options, fingerprint)
+            else:
+                note, ids = self._compose(dialogue, options, fingerprint)
             command = _start(self, ids, options, note, front.world.seed(), dialogue.num_tokens)
             try:
                 self._generation = await self._stack.enter_async_context(
