@@ -178,7 +178,7 @@ class ReferenceBackend:
     def _slots(self, layer: int, seq: int, positions: I64) -> I64:
         """Where the KV of these positions lies in the layer's arrays."""
         pages = self._tables[self._pools[layer]][seq, positions // self._page_size]
-        return pages.astype(np.int64) * self._page_size + positions % self._page_size
+        return np.asarray(pages.astype(np.int64) * self._page_size + positions % self._page_size)
 
     def _attend(self, layer: int, seq: int, position: int, query: F32) -> F32:
         """One row's attention over what it sees: `[max(0, position - window + 1), position]`, or all before it."""
