@@ -9,13 +9,15 @@ struct Attend {
     using Kernel = Attention<L>;
     using Visible = typename Kernel::Visible;
 
-    // Query rows of the largest tile, and accumulators: what is left of the registers holds a key and a query.
-    static constexpr int kRows = L::kRegisters >= 32 ? 12 : L::kRegisters - 2 > 4 ? 6 : 4;
+    // Sums that the registers carry at once, and so the query rows of the largest tile. More than twelve would fit into
+    // 32 registers and measured slower: the multipliers are busy with twelve, and wider tiles lose the first cache level.
+    static constexpr int kSums = L::kRegisters >= 32 ? 12 : L::kRegisters - 2 > 4 ? 6 : 4;
+    static constexpr int kRows = kSums;
 
     static int smaller(int a, int b) { return a < b ? a : b; }
     static int larger(int a, int b) { return a > b ? a : b; }
 
-    // kRows are cut into tiles of nearly equal height.
+    // Rows are cut into tiles of nearly equal height.
     static int next_tile(int rows_left) {
         const int tiles = (rows_left + kRows - 1) / kRows;
         return (rows_left + tiles - 1) / tiles;
@@ -44,7 +46,7 @@ struct Attend {
     static void run_tile(int height, const float* queries, const SpanBlocks<L, E>& blocks, const Visible* visible,
                          const AttentionUnit& unit, float* partials) {
         if (height == R) {
-            Kernel::template span<R, kRows>(queries, blocks, visible, unit.head_dim, unit.softcap, partials);
+            Kernel::template span<R, kSums>(queries, blocks, visible, unit.head_dim, unit.softcap, partials);
         } else if constexpr (R > 1) {
             run_tile<R - 1>(height, queries, blocks, visible, unit, partials);
         }

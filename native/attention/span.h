@@ -105,11 +105,11 @@ struct Attention {
         }
     }
 
-    // Partials of R rows over the blocks of one span. `Registers` is how many accumulators the machine can hold.
-    template <int R, int Registers, class E>
+    // Partials of R rows over the blocks of one span. `Sums` is how many sums the machine's registers can carry.
+    template <int R, int Sums, class E>
     static void span(const float* queries, const SpanBlocks<L, E>& blocks, const Visible* visible, int head_dim,
                      float softcap, float* partials) {
-        constexpr int kWide = R * 4 <= Registers ? 4 : R * 2 <= Registers ? 2 : 1;
+        constexpr int kWide = R * 4 <= Sums ? 4 : R * 2 <= Sums ? 2 : 1;
         alignas(64) float scores[R][kSpan];
         Floats maxima[R];
         for (int r = 0; r < R; r++) maxima[r] = L::broadcast(kMasked);

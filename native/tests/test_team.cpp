@@ -1,5 +1,6 @@
-// Threads: every item once, nothing before its barrier, and stopping at any moment.
+// Threads: every item once, nothing before its phase, late workers, and stopping at any moment.
 #include <atomic>
+#include <thread>
 #include <vector>
 
 #include "native/tests/check.h"
@@ -24,10 +25,32 @@ void test_every_item_once(Team& team) {
     }
 }
 
-void test_every_worker_enters(Team& team) {
-    std::vector<std::atomic<int>> entered(static_cast<size_t>(team.size()));
-    for (int round = 0; round < 50; round++) team.run([&](int worker) { entered[worker]++; });
-    for (auto& count : entered) check(count == 50, "a worker entered %d of 50 jobs", count.load());
+// The caller takes part in every job once, and nobody is inside after a job.
+void test_who_enters(Team& team) {
+    std::atomic<int> entered{0};
+    std::atomic<int> inside{0};
+    for (int round = 0; round < 200; round++) {
+        team.run([&](int worker) {
+            inside++;
+            if (worker == 0) entered++;
+            team.for_each(3, 1, [](int) {});
+            inside--;
+        });
+        check(inside == 0, "%d workers are inside after the job", inside.load());
+    }
+    check(entered == 200, "the caller entered %d of 200 jobs", entered.load());
+}
+
+// Nobody waits for a worker that does not come: each phase is held up by its items only.
+void test_a_late_worker_holds_nobody_up(Team& team) {
+    std::atomic<int> phases{0};
+    std::atomic<bool> is_over{false};
+    team.run([&](int worker) {
+        while (worker != 0 && !is_over) std::this_thread::yield();
+        for (int phase = 0; phase < 100; phase++) team.for_each(4, 1, [&](int i) { phases += i == 0; });
+        is_over = true;
+    });
+    check(phases == 100, "%d of 100 phases ran", phases.load());
 }
 
 }  // namespace
@@ -38,7 +61,8 @@ int main() {
     for (const int threads : {1, 2, 3, 7}) {
         Team team(threads);
         test::test_every_item_once(team);
-        test::test_every_worker_enters(team);
+        test::test_who_enters(team);
+        test::test_a_late_worker_holds_nobody_up(team);
     }
     for (int i = 0; i < 50; i++) Team idle(3);
     return test::report("test_team");

@@ -1,7 +1,11 @@
 // The threads that run a step together. The calling thread is worker 0; the others sleep between steps.
 //
-// A step is one job that every worker enters. Inside it, `for_each` deals out items of a phase: any worker may get any
-// item, so results must never depend on who computes what. Each `for_each` ends in a barrier.
+// A step is one job made of phases. In a phase items are dealt out to whoever asks, and the phase is over when every
+// item is done, not when every worker has been there: a worker that the system took off its core between two items
+// holds nobody up, and skips what is over when it comes back. Results must never depend on who computes what.
+//
+//     ticket   (phase, next item)       claimed by compare and swap, so a late worker cannot take a new phase's items
+//     done     items finished in it     whoever finishes the last one opens the next phase
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "native/threads/barrier.h"
+#include "native/threads/waiting.h"
 
 namespace sojourn {
 
@@ -22,36 +26,48 @@ public:
 
     int size() const { return size_; }
 
-    // Every worker runs `job(worker)` once; returns when all have. The job must not throw. One caller at a time.
+    // The caller runs `job(0)`, and the other workers run `job(worker)` too if they are awake in time. Returns when
+    // nobody is inside. The job is phases and nothing else that writes to shared memory, the same phases for every
+    // worker; it must not throw. One caller at a time.
     void run(const std::function<void(int)>& job);
 
-    // Inside a job, called by every worker with the same arguments: each index in [0, count) goes to exactly one
-    // worker, `chunk` neighbours at a time. Afterwards all of them are done.
+    // One phase, inside a job: `function(i)` once for each i in [0, count), `chunk` neighbours at a time. Returns when
+    // all are done.
     template <class Function>
     void for_each(int count, int chunk, Function&& function) {
+        if (count == 0) return;
         if (size_ == 1) {
             for (int i = 0; i < count; i++) function(i);
             return;
         }
-        while (true) {
-            const int begin = next_item_.fetch_add(chunk, std::memory_order_relaxed);
-            if (begin >= count) break;
+        const uint32_t phase = next_phase();
+        for (int begin = claim(phase, count, chunk); begin < count; begin = claim(phase, count, chunk)) {
             const int end = begin + chunk < count ? begin + chunk : count;
             for (int i = begin; i < end; i++) function(i);
+            finish(phase, end - begin, count);
         }
-        barrier_.arrive_and_wait([this] { next_item_.store(0, std::memory_order_relaxed); });
+        if (phase_.value() == phase) phase_.wait_while(phase);
     }
 
 private:
+    static uint32_t next_phase();
+    int claim(uint32_t phase, int count, int chunk);
+    void finish(uint32_t phase, int items, int count);
     void work(int worker);
+    bool enter();
+    void leave();
 
     const int size_;
-    Barrier barrier_;
-    alignas(64) std::atomic<int> next_item_{0};
-    alignas(64) std::atomic<uint32_t> jobs_started_{0};
-    std::atomic<uint32_t> parked_{0};
-    std::atomic<bool> stopping_{false};
+    Signal phase_;  // phases that are over, of all jobs
+    alignas(64) std::atomic<uint64_t> ticket_{0};
+    alignas(64) std::atomic<int> done_{0};
+
+    Signal jobs_started_;
+    uint32_t first_phase_ = 0;  // of the job
     const std::function<void(int)>* job_ = nullptr;
+    alignas(64) std::atomic<uint32_t> gate_{0};  // kOpen while a job may be entered, plus the helpers inside
+    Signal left_;                                // counts departures
+    std::atomic<bool> stopping_{false};
     std::vector<std::thread> threads_;
 };
 
