@@ -10,7 +10,7 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat test e2e check oracle bench docs clean
+.PHONY: help env chat serve test e2e check oracle bench docs clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ env: .venv/.built  ## The environment in .venv and the built core, nothing else
 
 chat: env  ## Talk to SmolLM2 (fetched on the first start); ARGS="--model gemma3-270m" for options
 	@$(BIN)/sojourn chat $(ARGS)
+
+serve: env  ## Serve SmolLM2 over HTTP on 127.0.0.1:8000; ARGS="--model gemma3-270m --port 9000" for options
+	@$(BIN)/sojourn serve $(ARGS)
 
 test: env .venv/.test  ## All tests that need no reference implementation; ARGS="-k name" for options
 	$(BIN)/python -m pytest -m "not oracle and not e2e" $(ARGS)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.support.ticks import tick
 
 from sojourn.api.errors import LimitError
 from sojourn.api.lanes import Lanes
@@ -10,8 +11,9 @@ from sojourn.core.errors import ConflictError
 
 
 async def settle() -> None:
+    """Let every task run until it waits."""
     for _ in range(10):
-        await asyncio.sleep(0)
+        await tick()
 
 
 def test_first_come_first_served_and_nobody_is_left_behind() -> None:

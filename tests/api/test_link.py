@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 from tests.support.fake_backend import expected_tokens
 from tests.support.session_world import SessionWorld
+from tests.support.ticks import tick
 from tests.support.world import WorldConfig
 
 from sojourn.api import wire
@@ -156,7 +157,7 @@ def test_ends_are_exact(tmp_path: Path) -> None:
         with engine.held():
             asking = [asyncio.ensure_future(link.start(start_of([1, 2], 400, "s")))]
             asking += [asyncio.ensure_future(link.start(start_of([5], 30)))]
-            await asyncio.sleep(0)
+            await tick()
         (_, undone), (_, other) = await asyncio.gather(*asking)
         link.end(undone.call, undo=True)
         await read(undone)
@@ -191,7 +192,7 @@ def test_a_front_that_goes_away_leaves_nothing_running(tmp_path: Path) -> None:
         await link.ask(wire.OpenSession("s", "", None), wire.SessionInfo)
         with engine.held():
             asking = asyncio.ensure_future(link.start(start_of([1, 2], 450, "s")))
-            await asyncio.sleep(0)
+            await tick()
         await asking
 
     async def second(link: EngineLink) -> None:
@@ -219,7 +220,7 @@ def test_an_engine_that_goes_away_fails_what_is_open_and_the_next_one_is_found(t
     async def tell(link: EngineLink) -> None:
         with engines[0].held():
             asking = asyncio.ensure_future(link.ask(wire.ShowPools(), wire.Pools))
-            await asyncio.sleep(0)
+            await tick()
             engines[0].server.stop()
             with pytest.raises(EngineDownError):
                 await asking

@@ -5,6 +5,7 @@ Knows numbers and names; sees no text and no token.
 
 import logging
 from dataclasses import dataclass
+from typing import Protocol
 
 from sojourn.api import wire
 from sojourn.api.metrics import Metrics
@@ -18,6 +19,15 @@ class Asker:
 
     request_id: str
     tenant: str = ""
+    traceparent: str | None = None
+
+
+class Tracer(Protocol):
+    """Told the end of every request: `tracing.Tracer`, where tracing is configured."""
+
+    def ended(self, asker: Asker, command: wire.Start, end: wire.Ended, model: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def ended(metrics: Metrics, asker: Asker, command: wire.Start, end: wire.Ended) -> None:

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from sojourn.api import health, pools
+from sojourn.api.account import Tracer
 from sojourn.api.auth import Keys
 from sojourn.api.envelope import Envelope
 from sojourn.api.errors import Fault, fault_of, type_of, validation_fault
@@ -26,9 +27,11 @@ ERRORS: dict[int | str, dict[str, object]] = {
 }
 
 
-def make_app(settings: FrontSettings, world: FrontWorld, keys: Keys) -> tuple[Front, ASGIApp]:
+def make_app(
+    settings: FrontSettings, world: FrontWorld, keys: Keys, tracer: Tracer | None = None
+) -> tuple[Front, ASGIApp]:
     """The front, and the application around it."""
-    front = Front(settings, world)
+    front = Front(settings, world, tracer)
     desk = SessionDesk(front)
     front.link.on_session_ended = desk.session_ended
     front.on_new_engine = desk.forget_all
@@ -42,6 +45,8 @@ def make_app(settings: FrontSettings, world: FrontWorld, keys: Keys) -> tuple[Fr
             link.cancel()
             with suppress(asyncio.CancelledError):
                 await link
+            if tracer is not None:
+                await asyncio.to_thread(tracer.close)
 
     app = FastAPI(
         title="Sojourn",

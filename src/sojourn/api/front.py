@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from sojourn.api import account, wire
-from sojourn.api.account import Asker
+from sojourn.api.account import Asker, Tracer
 from sojourn.api.engine_link import EngineDownError, EngineLink
 from sojourn.api.errors import DrainingError, LimitError
 from sojourn.api.generation import Generation
@@ -36,7 +36,8 @@ class TextSide:
 class Front:
     """One per process."""
 
-    def __init__(self, settings: FrontSettings, world: FrontWorld) -> None:
+    def __init__(self, settings: FrontSettings, world: FrontWorld, tracer: Tracer | None = None) -> None:
+        self._tracer = tracer
         self.settings = settings
         self.world = world
         self.link = EngineLink(settings.address, world.clock)
@@ -118,6 +119,8 @@ class Front:
             generation.leave()
             if generation.has_ended:
                 account.ended(self.metrics, asker, command, generation.end)
+                if self._tracer is not None:
+                    self._tracer.ended(asker, command, generation.end, self.text.card.name)
             elif not generation.has_failed:
                 account.left(self.metrics, asker, command, "disconnect")
 

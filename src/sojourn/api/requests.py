@@ -4,6 +4,7 @@ import re
 
 from fastapi import Request
 
+from sojourn.api.account import Asker
 from sojourn.api.front import Front
 from sojourn.core.errors import ClientError
 
@@ -21,6 +22,11 @@ def request_id_of(request: Request) -> str:
     request_id = request.scope["state"]["request_id"]
     assert isinstance(request_id, str)
     return request_id
+
+
+def asker_of(request: Request, tenant: str) -> Asker:
+    """For the log and the trace."""
+    return Asker(request_id_of(request), tenant, request.headers.get("traceparent"))
 
 
 def checked_request_id(value: str) -> str:

@@ -67,6 +67,15 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sojourn"
 
 
+def traces_wanted(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether OpenTelemetry's own variables ask for traces."""
+    environ = os.environ if environ is None else environ
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    asking = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    return any(environ.get(name) for name in asking)
+
+
 def physical_cores(allowed: frozenset[int] | None = None, topology: Path = CPU_TOPOLOGY) -> int:
     """Physical cores this process may run on: its affinity, with the two hardware threads of a core counted once."""
     cpus = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed

@@ -13,15 +13,18 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 import uvicorn
 
+from sojourn.api.account import Tracer
 from sojourn.api.app import make_app
 from sojourn.api.auth import Keys, parse_keys
 from sojourn.api.front import Front
 from sojourn.api.settings import FrontWorld
+from sojourn.app.config import traces_wanted
 from sojourn.app.follow import follow_parent
 from sojourn.app.processes import EXIT_OPTIONS, FrontStart
 from sojourn.core.errors import ClientError
@@ -44,7 +47,7 @@ async def serve_front(start: FrontStart) -> int:
         new_id=lambda: secrets.token_hex(16),
         seed=lambda: secrets.randbits(63),
     )
-    front, app = make_app(start.settings, world, read_keys(start.api_key_file))
+    front, app = make_app(start.settings, world, read_keys(start.api_key_file), make_tracer(world))
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -74,6 +77,18 @@ async def _drain(front: Front, server: Server) -> None:
     logging.getLogger("sojourn.front").info("draining: %d requests are running", front.num_live)
     await front.drain()
     server.should_exit = True
+
+
+def make_tracer(world: FrontWorld) -> Tracer | None:
+    """A tracer if the environment asks for one and the extra is installed. Loaded by name: it is not a dependency."""
+    if not traces_wanted():
+        return None
+    try:
+        tracing = import_module("sojourn.api.tracing")
+    except ImportError as error:
+        raise ClientError(f"tracing is configured but cannot be loaded ({error}): install sojourn[otel]") from error
+    tracer: Tracer = tracing.make_tracer(world.clock, world.now)
+    return tracer
 
 
 def read_keys(path: str | None) -> Keys:

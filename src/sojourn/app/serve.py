@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -65,28 +66,35 @@ def serve(
         check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
     if host not in LOOPBACK and api_key_file is None:
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    listener = listen(host, port)
-    place = Path(tempfile.mkdtemp(prefix="sojourn-"))  # readable by this user only
-    address = f"ipc://{place}/engine"
-    settings = FrontSettings(address, version=version("sojourn"), shutdown_timeout_s=shutdown_timeout)
-    front = FrontStart(listener.fileno(), settings, None if api_key_file is None else str(api_key_file))
+    settings = FrontSettings(address="", version=version("sojourn"), shutdown_timeout_s=shutdown_timeout)
+    front = FrontStart(fd=-1, settings=settings, api_key_file=None if api_key_file is None else str(api_key_file))
     engine = EngineStart(
-        address,
-        model,
-        options,
+        address="",
+        model=model,
+        options=options,
         strict_mem_check=strict_mem_check,
         session_timeout_s=session_timeout,
         sessions_max=sessions,
         tenant_sessions_max=sessions,
         report_dir=None if report_dir is None else str(report_dir),
     )
+    return run_both(host, port, front, engine)
+
+
+def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> int:
+    """Open the socket, give both parts their places, and keep them running until a signal. The exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    listener = listen(host, port)
+    place = Path(tempfile.mkdtemp(prefix="sojourn-"))  # readable by this user only
+    address = f"ipc://{place}/engine"
+    front = replace(front, fd=listener.fileno(), settings=replace(front.settings, address=address))
+    engine = replace(engine, address=address)
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"sojourn: http://{shown}:{listener.getsockname()[1]}")
     supervisor = Supervisor(
-        Part("front", "sojourn.app.front_process", front.to_json(), (listener.fileno(),)),
+        Part("front", "sojourn.app.front_process", front.to_json(), (front.fd,)),
         Part("engine", "sojourn.app.engine_process", engine.to_json()),
-        shutdown_timeout,
+        front.settings.shutdown_timeout_s,
     )
     try:
         return asyncio.run(supervisor.run())

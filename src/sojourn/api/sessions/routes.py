@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Path, Request, Response
 from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.errors import fault_of
-from sojourn.api.requests import front_of, request_id_of
+from sojourn.api.requests import asker_of, front_of
 from sojourn.api.sessions import schemas
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
 from sojourn.api.streaming import DONE, EventStream, while_connected
@@ -119,7 +119,8 @@ def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
     @router.post("/{session_id}/turns", operation_id="run_turn", response_model=schemas.TurnObject)
     async def turns(request: Request, session_id: SessionId, body: schemas.TurnBody) -> Response:
         """Run a turn over the history and what is new in the body. `stream: true` answers with server-sent events."""
-        run = TurnRun(desk, session_id, principal_of(request, Role.USER).tenant, request_id_of(request), body)
+        asker = asker_of(request, principal_of(request, Role.USER).tenant)
+        run = TurnRun(desk, session_id, asker, body)
         if not body.stream:
             return await while_connected(request, _answer(run))
         await while_connected(request, run.enter())
@@ -130,7 +131,8 @@ def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
     @router.post("/{session_id}/append", operation_id="append", response_model=schemas.TurnObject)
     async def append(request: Request, session_id: SessionId, body: schemas.AppendBody) -> Response:
         """Compute what is new ahead of a turn. A message stays open: the next append or turn may go on with it."""
-        run = TurnRun(desk, session_id, principal_of(request, Role.USER).tenant, request_id_of(request), body)
+        asker = asker_of(request, principal_of(request, Role.USER).tenant)
+        run = TurnRun(desk, session_id, asker, body)
         return await while_connected(request, _answer(run))
 
 

@@ -94,12 +94,11 @@ class SessionDesk:
 class TurnRun:
     """One turn. `enter` once, then either `replayed` is set or `pieces` is iterated to its end; `leave` always."""
 
-    def __init__(
-        self, desk: SessionDesk, session_id: str, namespace: str, request_id: str, body: TurnBody | AppendBody
-    ) -> None:
+    def __init__(self, desk: SessionDesk, session_id: str, asker: Asker, body: TurnBody | AppendBody) -> None:
         self.session_id = session_id
-        self.namespace = namespace
-        self.request_id = request_id
+        self.namespace = asker.tenant
+        self.request_id = asker.request_id
+        self._asker = asker
         self.replayed: TurnObject | None = None
         self._desk = desk
         self._front = desk.front
@@ -138,9 +137,7 @@ class TurnRun:
                 note, ids = self._compose(dialogue, options, fingerprint)
             command = _start(self, ids, options, note, front.world.seed(), dialogue.num_tokens)
             try:
-                self._generation = await self._stack.enter_async_context(
-                    front.generate(command, Asker(self.request_id, self.namespace))
-                )
+                self._generation = await self._stack.enter_async_context(front.generate(command, self._asker))
             except ConflictError as error:
                 self._desk.forget(self.session_id, self.namespace)
                 if attempt == 0 and error.code == "history_changed":
