@@ -17,7 +17,7 @@ class FrontSettings:
     session_requests_max: int = 16  # turns that wait for one session
     tenant_requests_max: int = 128
     keep_alive_s: float = 15.0
-    engine_stale_s: float = 20.0  # without a heartbeat, or busy without a step, for longer: not alive
+    engine_stale_s: float = 30.0  # without a heartbeat, or busy without a step, for longer: not alive
     engine_start_s: float = 600.0  # an engine that loads its model has this long before it counts as dead
     shutdown_timeout_s: float = 30.0
     retry_after_s: int = 1

@@ -94,11 +94,24 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     follow_parent()
     thread.start()
+    logging.getLogger("sojourn.engine").info("%s", describe(prepared, start.options))
     server.run()
     failed = thread.stopped
     thread.stop()
     outbox.close()
     return failed
+
+
+def describe(prepared: Prepared, options: EngineOptions) -> str:
+    """What was decided, in a line."""
+    size, config = prepared.size, prepared.model.packed.config
+    kv_mib = kv_bytes(config, options, size.pool_tokens) / 2**20
+    pools = ", ".join(f"{pool.name.lower()} {total - 1:,}" for pool, total in zip(Pool, size.totals, strict=False))
+    return (
+        f"serving {prepared.model.info.name}: context {size.context:,}, pool {size.pool_tokens:,} tokens "
+        f"(pages of {options.page_size}: {pools}), KV {options.kv_dtype} {kv_mib:,.0f} MiB, "
+        f"{options.max_running} turns at a time, chunks of {options.chunk}, {prepared.threads} threads"
+    )
 
 
 def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:

@@ -15,6 +15,7 @@ from sojourn.api.sessions.turns import SessionDesk, TurnRun
 from sojourn.api.streaming import DONE, EventStream, while_connected
 from sojourn.core.errors import SojournError
 
+STREAMED: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 SessionId = Annotated[str, Path(max_length=128)]
 
 
@@ -116,7 +117,7 @@ def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
 
 
 def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
-    @router.post("/{session_id}/turns", operation_id="run_turn", response_model=schemas.TurnObject)
+    @router.post("/{session_id}/turns", operation_id="run_turn", response_model=schemas.TurnObject, responses=STREAMED)
     async def turns(request: Request, session_id: SessionId, body: schemas.TurnBody) -> Response:
         """Run a turn over the history and what is new in the body. `stream: true` answers with server-sent events."""
         asker = asker_of(request, principal_of(request, Role.USER).tenant)
