@@ -16,6 +16,9 @@ from sojourn.api.auth import Keys
 from sojourn.api.envelope import Envelope
 from sojourn.api.errors import Fault, fault_of, type_of, validation_fault
 from sojourn.api.front import Front
+from sojourn.api.native.routes import native_router
+from sojourn.api.native.run import NativeDesk
+from sojourn.api.openai.routes import openai_router
 from sojourn.api.schemas import ErrorBody
 from sojourn.api.sessions.routes import sessions_router
 from sojourn.api.sessions.turns import SessionDesk
@@ -74,6 +77,8 @@ def make_app(
     app.include_router(health.router)
     app.include_router(pools.router)
     app.include_router(sessions_router(desk))
+    app.include_router(openai_router(desk))
+    app.include_router(native_router(NativeDesk(front, desk.forget)))
     _answer_errors(app, front)
     return front, Envelope(
         app, body_bytes_max=settings.body_bytes_max, new_id=world.new_id, answered=front.metrics.answered

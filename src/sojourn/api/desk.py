@@ -22,6 +22,7 @@ from sojourn.scheduler.request import StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams
 from sojourn.sessions.slots import SlotStatistics
 
+SALT_MARK = "\x1f"  # occurs in no tenant's name
 Send = Callable[[wire.Event], None]
 StopMatcherFactory = Callable[[Sequence[str], bool], StopMatcher]  # stop strings, and whether special tokens are shown
 
@@ -91,10 +92,12 @@ class EngineDesk:
             stop_matcher=self._stop_matcher(command.stops, command.skip_special) if command.stops else None,
         )
         wants_samples = command.sampling.num_logprobs is not None
+        salted = f"{command.namespace}{SALT_MARK}{command.cache_salt}" if command.cache_salt else None
+        ids = command.token_ids
         if command.session_id is None:
             running = _Running(call, None, 0, wants_samples)
             turn = None
-            running.request_id = self._service.submit(command.token_ids, params, namespace=command.namespace)
+            running.request_id = self._service.submit(ids, params, namespace=salted or command.namespace)
         else:
             name = self._reach(command.session_id, command.namespace)
             before = self._service.summary(name)
@@ -107,9 +110,11 @@ class EngineDesk:
                 )
             running = _Running(call, name, before.num_tokens, wants_samples)
             turn = before.num_turns
-            running.request_id = self._service.start_turn(name, command.token_ids, params, note=command.note)
+            if before.num_tokens and ids[:1] == [command.bos_id]:
+                ids = ids[1:]
+            running.request_id = self._service.start_turn(name, ids, params, note=command.note, cache_namespace=salted)
         self._running[call] = running
-        self.answer(call, wire.Started(turn, running.num_history + len(command.token_ids)))
+        self.answer(call, wire.Started(turn, running.num_history + len(ids)))
         return running.request_id
 
     def take(self, call: int, event: Event | EngineStoppedError) -> None:
@@ -119,7 +124,8 @@ class EngineDesk:
             return  # an engine that stopped tells by its exit
         if isinstance(event, TokensEvent):
             ids = [sample.token for sample in event.samples]
-            self._send(wire.Tokens(call, ids, list(event.samples) if running.wants_samples else None))
+            samples = list(event.samples) if running.wants_samples else None
+            self._send(wire.Tokens(call, ids, samples, event.cached_tokens))
             return
         del self._running[call]
         kept = 0 if event.reason is FinishReason.ABORT else len(event.output_ids)

@@ -39,6 +39,7 @@ class Feed:
     def __init__(self, call: int) -> None:
         self.call = call
         self.end: wire.Ended | None = None
+        self.cached_tokens = 0
         self._ids: list[int] = []
         self._samples: list[Sample] = []
         self._error: Exception | None = None
@@ -48,6 +49,7 @@ class Feed:
         if isinstance(event, wire.Tokens):
             self._ids += event.ids
             self._samples += event.samples or ()
+            self.cached_tokens = event.cached_tokens
         elif isinstance(event, wire.Ended):
             self.end = event
         else:

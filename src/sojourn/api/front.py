@@ -17,6 +17,7 @@ from sojourn.api.lanes import Lanes
 from sojourn.api.metrics import Metrics
 from sojourn.api.settings import FrontSettings, FrontWorld
 from sojourn.api.text.glue import Glue
+from sojourn.api.text.stop_strings import TextStream
 from sojourn.models.chat_template import ChatTemplate
 from sojourn.models.text_config import TextConfig
 from sojourn.models.tokenizer import Tokenizer
@@ -107,9 +108,11 @@ class Front:
                 self._idle.set()
 
     @asynccontextmanager
-    async def generate(self, command: wire.Start, asker: Asker) -> AsyncIterator[Generation]:
+    async def generate(
+        self, command: wire.Start, asker: Asker, text: TextStream | None = None
+    ) -> AsyncIterator[Generation]:
         """Start a request; leaving the block undoes it, unless it has ended. Its end is told once."""
-        generation = await Generation.start(self.link, command, self.text.tokenizer)
+        generation = await Generation.start(self.link, command, self.text.tokenizer, text)
         try:
             yield generation
         except EngineDownError:

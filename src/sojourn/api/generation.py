@@ -35,14 +35,22 @@ class Generation:
         self.parts: list[str] = []
 
     @classmethod
-    async def start(cls, link: EngineLink, command: wire.Start, tokenizer: Tokenizer) -> "Generation":
-        text = TextStream(tokenizer, command.stops, skip_special=command.skip_special)
+    async def start(
+        cls, link: EngineLink, command: wire.Start, tokenizer: Tokenizer, text: TextStream | None = None
+    ) -> "Generation":
+        """`text` shows the tokens in another way than the command's stops would have it."""
+        shown = text or TextStream(tokenizer, command.stops, skip_special=command.skip_special)
         started, feed = await link.start(command)
-        return cls(link, started, feed, text)
+        return cls(link, started, feed, shown)
 
     @property
     def text(self) -> str:
         return "".join(self.parts)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Known from the first piece on."""
+        return self._feed.cached_tokens
 
     @property
     def has_ended(self) -> bool:
@@ -80,6 +88,10 @@ class Generation:
     def interrupt(self) -> None:
         """Ask for the end now: what was said stands. The last pieces still come."""
         self._link.end(self._feed.call, undo=False)
+
+    def abort(self) -> None:
+        """Ask for the end now: all of it is undone. The last pieces and the end still come."""
+        self._link.end(self._feed.call, undo=True)
 
     def leave(self) -> None:
         """Nobody reads on. A request that still runs is undone."""

@@ -82,7 +82,8 @@ class Start(Message, frozen=True):
     """Run a turn of a session, or a request that stands alone (no session_id).
 
     `expected_tokens`: the length of history that `token_ids` were made for; another one is refused. `note` is kept with
-    the turn. `max_new_tokens` 0 prefills only.
+    the turn. `max_new_tokens` 0 prefills only. `bos_id`: left out where it comes first and there is history before it.
+    `cache_salt`: KV is shared with requests of the same salt only; a session keeps that of its first turn.
     """
 
     session_id: str | None
@@ -96,6 +97,8 @@ class Start(Message, frozen=True):
     skip_special: bool = True
     expected_tokens: int | None = None
     note: bytes = b""
+    bos_id: int | None = None
+    cache_salt: str = ""
 
 
 class End(Message, frozen=True):
@@ -273,6 +276,7 @@ class Tokens(Message, frozen=True):
     call: int
     ids: list[int]
     samples: list[Sample] | None = None
+    cached_tokens: int = 0  # of the whole request
 
 
 class Ended(Message, frozen=True):

@@ -41,6 +41,9 @@ def serve(
     session_timeout: Annotated[
         float | None, typer.Option(help="Seconds of idleness after which a session is closed.")
     ] = None,
+    enable_streaming_session: Annotated[  # an option of the dialect; ours are always on
+        bool, typer.Option("--enable-streaming-session", help="Accepted; streaming sessions are always on.")
+    ] = True,
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
     report_dir: Annotated[
         Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")

@@ -31,6 +31,7 @@ class Usage:
 class TokensEvent:
     request_id: RequestId
     samples: tuple[Sample, ...]
+    cached_tokens: int = 0  # of the request's prompt; the same in each of its events
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class EngineLoop:
         events: list[Event] = []
         for item in progress:
             if item.samples:
-                events.append(TokensEvent(item.request.request_id, item.samples))
+                events.append(TokensEvent(item.request.request_id, item.samples, item.request.cached_tokens))
             if item.stop is not None:
                 events.append(self._finished(item))
         return events

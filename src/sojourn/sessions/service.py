@@ -119,6 +119,7 @@ class _Session:
     history: History = field(default_factory=History)
     state: SessionState = SessionState.IDLE
     turn: _Turn | None = None
+    has_begun: bool = False  # the cache knows its namespace
 
     def branch_length(self, length: int | None, turn: int | None) -> int:
         """Where to rewind or fork to, named by exactly one of a length and a finished turn."""
@@ -185,6 +186,7 @@ class SessionService:
         name = self._new_id() if new_id is None else new_id
         self._add(name, session.namespace, session.history.fork(where), session.idle_timeout_s)
         self._slots.begin(CacheKey(session.namespace, name), where)
+        self._sessions[name].has_begun = True
         return name
 
     def history(self, session_id: str) -> HistoryView:
@@ -210,11 +212,18 @@ class SessionService:
     # -- turns and requests
 
     def start_turn(
-        self, session_id: str, new_ids: Sequence[int], params: TurnParams, *, note: bytes = b""
+        self,
+        session_id: str,
+        new_ids: Sequence[int],
+        params: TurnParams,
+        *,
+        note: bytes = b"",
+        cache_namespace: str | None = None,
     ) -> RequestId:
         """Run a turn over the history and `new_ids`. Refused whole, or started; a refusal changes nothing.
 
-        `note` is kept with the turn, if it stands.
+        `note` is kept with the turn, if it stands. `cache_namespace`: another one than the session was opened with, for
+        this and all later turns. Only a first turn can choose.
         """
         session = self._get(session_id)
         following = after(session.state, TurnEvent.START)
@@ -224,6 +233,10 @@ class SessionService:
             raise ClientError("the session is empty: its first turn needs at least 1 token", param="input_ids")
         max_new_tokens = self._max_new_tokens(total, params)
         self._engine.scheduler.check(total, max_new_tokens)
+        namespace = session.namespace if cache_namespace is None else cache_namespace
+        if namespace != session.namespace and session.has_begun:
+            raise ClientError("the cache of a session is chosen with its first turn, not later", param="cache_salt")
+        session.namespace, session.has_begun = namespace, True
         request_id = RequestId(self._new_id())
         claim = session.history.begin(ids, note)
         key = CacheKey(session.namespace, session.session_id)

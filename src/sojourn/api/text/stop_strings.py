@@ -8,7 +8,7 @@ The stop whose end comes first wins; of several that end at the same character, 
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sojourn.api.text.detokenizer import Detokenizer
@@ -72,13 +72,20 @@ class StopMatch:
 class TextStream:
     """Tokens to the text a reader sees: special tokens left out, nothing that may belong to a stop shown too early.
 
-    A stop that is the name of a special token matches that token.
+    A stop that is the name of a special token matches that token. `ending_ids` end the text too, and are not shown.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, skip_special: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        *,
+        skip_special: bool = True,
+        ending_ids: Collection[int] = (),
+    ) -> None:
         self._automaton = StopAutomaton(stops)
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
-        self._named = _special_ids(tokenizer, stops)
+        self._named = dict.fromkeys(ending_ids, "") | _special_ids(tokenizer, stops)
         self._node = self._automaton.root
         self._held = ""  # not shown yet: the end of the text, as long as the node is deep
         self._num_tokens = 0

@@ -1,0 +1,203 @@
+"""Sessions that are trees of requests: every request may go on from any earlier one. Knows tokens; their KV is the cache's.
+
+    prompt(node) = context(parent)[:keep] + own          context(node) = prompt(node) + output
+
+A node keeps what is its own; an output grows while its request runs, and what a child keeps of it is counted when the
+child begins. Nothing here computes, and nothing of it is lost when the engine is started again.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sojourn.api.errors import LimitError
+from sojourn.core.clock import Clock
+from sojourn.core.errors import ClientError, ConflictError, NotFoundError
+
+TREES_MAX = 4096
+NODES_MAX = 10_000  # of one tree
+TOKENS_MAX = 1 << 26  # of all trees: a quarter of a gigabyte
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request goes on: after the node `rid`, or at the root; `offset` 0 means the end of the context."""
+
+    rid: str | None = None
+    offset: int = 0
+    replace: bool = False
+    drop_previous_output: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """`abort` ends its request while that runs."""
+
+    rid: str
+    parent: "Node | None"
+    keep: int
+    own: "array[int]"
+    abort: Callable[[], None]
+    output: Sequence[int] = ()
+    is_running: bool = True
+    children: "list[Node]" = field(default_factory=list, repr=False)
+
+    def prompt(self) -> list[int]:
+        line: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            line.append(node)
+            node = node.parent
+        tokens: list[int] = []
+        for node in reversed(line):
+            if node.parent is not None:
+                tokens += node.parent.output
+                del tokens[node.keep :]
+            tokens += node.own
+        return tokens
+
+    def context(self) -> list[int]:
+        return [*self.prompt(), *self.output]
+
+    def family(self) -> "Iterator[Node]":
+        """This node and all below it."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += node.children
+
+
+@dataclass(slots=True)
+class Stock:
+    """Tokens kept by all trees together."""
+
+    num_tokens: int = 0
+
+
+class TreeSession:
+    """One session. Its nodes are named by the ids of their requests."""
+
+    def __init__(self, session_id: str, namespace: str, timeout_s: float | None, stock: Stock) -> None:
+        self.session_id = session_id
+        self.namespace = namespace
+        self.timeout_s = timeout_s
+        self._stock = stock
+        self._nodes: dict[str, Node] = {}
+
+    @property
+    def is_running(self) -> bool:
+        return any(node.is_running for node in self._nodes.values())
+
+    def begin(self, rid: str, ids: Sequence[int], place: Place, abort: Callable[[], None], bos_id: int | None) -> Node:
+        """A new, running node. Raises ClientError with nothing changed; a replacement ends what it replaces."""
+        parent = self._parent(place)
+        if place.replace:
+            self._clear(list(self._nodes.values()) if parent is None else [*parent.family()][1:])
+            if parent is not None and parent.is_running:
+                parent.abort()
+        if rid in self._nodes:
+            raise ClientError(f"rid {rid} is the name of an earlier request of this session", param="rid")
+        if len(self._nodes) >= NODES_MAX:
+            raise ClientError(
+                f"the session has {NODES_MAX:,} requests, as many as one may have", param="session_params"
+            )
+        if self._stock.num_tokens >= TOKENS_MAX:
+            raise LimitError(f"sessions keep {TOKENS_MAX:,} tokens already; close some", code="too_many_sessions")
+        own = array("i", ids)
+        if parent is not None and own and own[0] == bos_id:
+            del own[0]
+        self._stock.num_tokens += len(own)
+        node = Node(rid, parent, _kept(parent, place), own, abort)
+        if parent is not None:
+            parent.children.append(node)
+        self._nodes[rid] = node
+        return node
+
+    def finish(self, node: Node) -> None:
+        """Its request has ended; what it said so far is its output."""
+        node.is_running = False
+        node.output = array("i", node.output)
+        if self._nodes.get(node.rid) is node:
+            self._stock.num_tokens += len(node.output)
+
+    def remove(self, node: Node) -> None:
+        """As if it had never been asked for."""
+        if self._nodes.get(node.rid) is node:
+            del self._nodes[node.rid]
+            self._stock.num_tokens -= len(node.own) + (0 if node.is_running else len(node.output))
+        if node.parent is not None and node in node.parent.children:
+            node.parent.children.remove(node)
+
+    def forget(self) -> None:
+        """The session is closed. What runs is answered yet."""
+        for node in list(self._nodes.values()):
+            self.remove(node)
+
+    def _parent(self, place: Place) -> Node | None:
+        if place.rid is None:
+            return None
+        parent = self._nodes.get(place.rid)
+        if parent is None:
+            raise ClientError("Invalid request session id", param="session_params")
+        if parent.is_running and not place.replace:
+            raise ClientError("Session request is appending to a request that hasn't finished.", param="session_params")
+        return parent
+
+    def _clear(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if node.is_running:
+                node.abort()
+            self.remove(node)
+
+
+def _kept(parent: Node | None, place: Place) -> int:
+    """How much of the parent's context stays, in tokens. As of now: an output may still grow."""
+    if parent is None:
+        return 0
+    length = len(parent.prompt()) + (0 if place.drop_previous_output else len(parent.output))
+    return len(range(length)[: place.offset]) if place.offset else length
+
+
+class TreeSessions:
+    """The open ones of one front. A namespace of None reaches all."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._trees: dict[str, TreeSession] = {}
+        self._used_at: dict[str, float] = {}
+        self.stock = Stock()
+
+    def open(self, session_id: str, namespace: str, timeout_s: float | None) -> None:
+        self._expire()
+        if session_id in self._trees:
+            raise ConflictError(f"session {session_id} is open already", param="session_id")
+        if len(self._trees) >= TREES_MAX:
+            raise LimitError(f"{TREES_MAX} sessions are open, the bound of this server", code="too_many_sessions")
+        self._trees[session_id] = TreeSession(session_id, namespace, timeout_s, self.stock)
+        self._used_at[session_id] = self._clock()
+
+    def find(self, session_id: str, namespace: str | None) -> TreeSession | None:
+        """The tree of that name, if it is open and in reach. Looking is using."""
+        self._expire()
+        tree = self._trees.get(session_id)
+        if tree is None or namespace not in (None, tree.namespace):
+            return None
+        self._used_at[session_id] = self._clock()
+        return tree
+
+    def close(self, session_id: str, namespace: str | None) -> None:
+        tree = self.find(session_id, namespace)
+        if tree is None:
+            raise NotFoundError(f"no session {session_id} is open", param="session_id")
+        self._forget(tree)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for name, tree in list(self._trees.items()):
+            if tree.timeout_s is not None and now - self._used_at[name] > tree.timeout_s and not tree.is_running:
+                self._forget(tree)
+
+    def _forget(self, tree: TreeSession) -> None:
+        del self._trees[tree.session_id], self._used_at[tree.session_id]
+        tree.forget()
