@@ -13,19 +13,19 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
-        "the window list is not cut with the full list",
+        "the window list not cut with the full list",
         "pages/holding.py",
         "            if keep < pages.size:\n",
         "            if keep < pages.size and ledger.pool is Pool.FULL:\n",
     ),
     Mutant(
-        "the tail is freed from a page's middle",
+        "tail freed from a page's middle",
         "pages/holding.py",
         "        keep = self.layout.pages_for(length)\n",
         "        keep = max(length // holding.page_size, holding.cache_protected_len // holding.page_size)\n",
     ),
     Mutant(
-        "the slot is kept while lent",
+        "slot kept while lent",
         "sessions/slots.py",
         "        holding, self.holding, self.tokens = self.holding, None, None\n",
         "        holding = self.holding\n",
@@ -37,19 +37,19 @@ MUTANTS = (
         "        slot.restore_to_req",
     ),
     Mutant(
-        "an abort keeps the turn's tokens",
+        "abort keeps the turn's tokens",
         "sessions/slots.py",
         "            self._free_tail(holding, slot.settled)\n",
         "            pass\n",
     ),
     Mutant(
-        "a lease is not returned on close",
+        "lease not returned on close",
         "cache/radix.py",
         "        self.book.close(holding)\n        self.tree.take_back(lease)\n",
         "        self.book.close(holding)\n",
     ),
     Mutant(
-        "speculative pages are published",
+        "speculative pages published",
         "cache/radix.py",
         "        end = min(length, holding.kv_committed_len) // size\n",
         "        holding.kv_committed_len = holding.kv_allocated_len\n"
@@ -74,7 +74,7 @@ MUTANTS = (
         "                counts += 0\n",
     ),
     Mutant(
-        "a retraction is treated as a finish",
+        "retract treated as finish",
         "sessions/slots.py",
         "            case Verdict.RETRACTED:\n",
         "            case Verdict.RETRACTED if request.holding is not None:\n"
@@ -141,5 +141,60 @@ MUTANTS = (
         "sessions/slots.py",
         "                return False\n            while not self._inner.could_admit",
         "                pass\n            while self._idle and not self._inner.could_admit",
+    ),
+    Mutant(
+        "a refused turn drops the running turn's tokens",
+        "sessions/service.py",
+        "        following = after(session.state, TurnEvent.START)\n",
+        "        if session.turn is not None:\n"
+        "            session.history.abort(session.turn.claim)\n"
+        "        following = after(session.state, TurnEvent.START)\n",
+    ),
+    Mutant(
+        "a turn begins while another runs",
+        "sessions/turns.py",
+        "    SessionState.RUNNING: {\n",
+        "    SessionState.RUNNING: {\n        TurnEvent.START: SessionState.RUNNING,\n",
+    ),
+    Mutant(
+        "an abort keeps the prompt in the history",
+        "sessions/history.py",
+        '        """The turn is undone: the history is as it was before."""\n        self._own(claim)\n',
+        '        """The turn is undone: the history is as it was before."""\n        self._append(self._pending)\n',
+    ),
+    Mutant(
+        "a session expires while its turn runs",
+        "sessions/service.py",
+        "        self._deadlines.clear(session.session_id)\n        return request_id\n",
+        "        return request_id\n",
+    ),
+    Mutant(
+        "a zombie's result is taken",
+        "scheduler/scheduler.py",
+        "            if request.runs != launched.run or request.state is not RequestState.RUNNING:\n",
+        "            if request.state is not RequestState.RUNNING:\n",
+    ),
+    Mutant(
+        "a retracted request forgets what it said",
+        "scheduler/scheduler.py",
+        "        request.num_retractions += 1\n",
+        "        request.num_retractions += 1\n        request.cached.num_tokens = request.cached.num_prompt\n",
+    ),
+    Mutant(
+        "a stop string is looked for again after a retraction",
+        "scheduler/scheduler.py",
+        "        request.is_published = False\n",
+        "        request.is_published = False\n"
+        "        if request.matcher is not None:\n"
+        "            for token in request.output_ids:\n"
+        "                request.matcher.feed(token)\n",
+    ),
+    Mutant(
+        "an interrupted turn loses its last token",
+        "scheduler/scheduler.py",
+        "            self._finish(request, Outcome(Verdict.FINISHED, request.num_outputs))\n"
+        "            return Progress(request, (), Stop(FinishReason.INTERRUPT))\n",
+        "            self._finish(request, Outcome(Verdict.FINISHED, request.num_outputs - 1))\n"
+        "            return Progress(request, (), Stop(FinishReason.INTERRUPT))\n",
     ),
 )

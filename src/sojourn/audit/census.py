@@ -56,25 +56,40 @@ def census(cache: PrefixCache) -> Census:
 
 def _count_pool(book: HoldingBook, ledger: PageLedger, checkers: list[Checker]) -> PoolCount:
     """Lay every claim over the ledger: each page claimed once, by the account that the ledger says owns it."""
-    claimed = np.full(ledger.num_pages, -1, dtype=np.int32)
-    owners, balances = ledger.owners, ledger.balances()
-    terms: list[tuple[str, int]] = []
-    for checker in checkers:
-        count = 0
-        for claim in checker.claims(ledger.pool):
-            _check_claim(ledger, claim, claimed)
-            claimed[claim.pages] = claim.account
-            law(balances.pop(claim.account, 0) == len(claim.pages), "%s: %s claims %d pages, its balance is %d",
-                ledger.pool.name, claim.account, len(claim.pages), ledger.balance(claim.account))  # fmt: skip
-            count += len(claim.pages)
-        terms.append((checker.name, count))
-    total = sum(count for _, count in terms)
-    if total != ledger.num_pages or not np.array_equal(claimed, owners):
-        page = PageId(int(np.flatnonzero(claimed != owners)[0]))
-        owner = book.accounts.name(ledger.owner(page))
-        raise PageOwnerError(f"{ledger.pool.name} page {page} is {owner}'s, which does not claim it", ledger.pool, page)
+    by_checker = [(checker.name, list(checker.claims(ledger.pool))) for checker in checkers]
+    claims = [claim for _, of_checker in by_checker for claim in of_checker]
+    if not _is_exact(ledger, claims):
+        _explain(book, ledger, claims)
+    balances = ledger.balances()
+    for claim in claims:
+        law(balances.pop(claim.account, 0) == len(claim.pages), "%s: %s claims %d pages, its balance is %d",
+            ledger.pool.name, claim.account, len(claim.pages), ledger.balance(claim.account))  # fmt: skip
     law(not any(balances.values()), "%s: balances of nobody: %s", ledger.pool.name, balances)
-    return PoolCount(ledger.pool.name, tuple(terms), total)
+    terms = tuple((name, sum(len(claim.pages) for claim in of_checker)) for name, of_checker in by_checker)
+    return PoolCount(ledger.pool.name, terms, ledger.num_pages)
+
+
+def _is_exact(ledger: PageLedger, claims: list[Claim]) -> bool:
+    """As many claims as pages, and every page claimed by its owner: so each is claimed once."""
+    pages = np.concatenate([claim.pages for claim in claims])
+    if len(pages) != ledger.num_pages or pages.min() < 0 or pages.max() >= ledger.num_pages:
+        return False
+    claimed = np.full(ledger.num_pages, -1, dtype=np.int32)
+    claimed[pages] = np.repeat([claim.account for claim in claims], [len(claim.pages) for claim in claims])
+    return bool((claimed == ledger.owners).all())
+
+
+def _explain(book: HoldingBook, ledger: PageLedger, claims: list[Claim]) -> None:
+    """Something does not fit: raise, naming the first page and the parties."""
+    claimed = np.full(ledger.num_pages, -1, dtype=np.int32)
+    for claim in claims:
+        _check_claim(ledger, claim, claimed)
+        claimed[claim.pages] = claim.account
+        law(len(np.unique(claim.pages)) == len(claim.pages), "%s: %s claims a page twice", ledger.pool.name,
+            claim.account)  # fmt: skip
+    page = PageId(int(np.flatnonzero(claimed != ledger.owners)[0]))
+    owner = book.accounts.name(ledger.owner(page))
+    raise PageOwnerError(f"{ledger.pool.name} page {page} is {owner}'s, which does not claim it", ledger.pool, page)
 
 
 def _check_claim(ledger: PageLedger, claim: Claim, claimed: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
