@@ -83,7 +83,8 @@ def validation_fault(problems: Sequence[Mapping[str, object]]) -> Fault:
     said = [f"{_place(problem)}: {problem.get('msg')}" for problem in problems]
     first = problems[0] if problems else {}
     kinds = {"json_invalid": "invalid_json", "extra_forbidden": "unknown_parameter", "missing": "missing_parameter"}
-    code = kinds.get(str(first.get("type")), "invalid_value")
+    kind = str(first.get("type"))
+    code = kinds.get(kind, kind if kind.startswith("unsupported_") else "invalid_value")
     more = f" (and {len(said) - 3} more)" if len(said) > 3 else ""
     return Fault(400, "; ".join(said[:3]) + more, "invalid_request_error", _place(first) or None, code)
 

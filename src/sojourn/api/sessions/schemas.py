@@ -47,6 +47,13 @@ class TurnBody(InputBody, Sampling):
     stream: bool = False
 
 
+class InnerTurnBody(TurnBody):
+    """A turn as another surface asks for it. No route takes it."""
+
+    raw_text: str | None = Field(default=None, description="appended as it is, without a template")
+    cache_salt: str = ""
+
+
 class AppendBody(InputBody):
     pass
 

@@ -20,7 +20,15 @@ from sojourn.api.generation import Generation, Piece
 from sojourn.api.options import TurnOptions
 from sojourn.api.schemas import Usage
 from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, text_of
-from sojourn.api.sessions.schemas import AppendBody, CacheReport, InputBody, TokenLogprob, TurnBody, TurnObject
+from sojourn.api.sessions.schemas import (
+    AppendBody,
+    CacheReport,
+    InnerTurnBody,
+    InputBody,
+    TokenLogprob,
+    TurnBody,
+    TurnObject,
+)
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.core.step import Sample, SamplingParams
 from sojourn.models.chat_template import Message
@@ -102,7 +110,7 @@ class TurnRun:
         self.replayed: TurnObject | None = None
         self._desk = desk
         self._front = desk.front
-        self._body = body
+        self.body = body
         self._stack = AsyncExitStack()
         self._generation: Generation | None = None
         self._dialogue: Dialogue | None = None
@@ -121,7 +129,7 @@ class TurnRun:
         await self._stack.aclose()
 
     async def _enter(self) -> None:
-        body, front = self._body, self._front
+        body, front = self.body, self._front
         options = _options(body, front.text.card.vocab_size)
         await self._stack.enter_async_context(front.work(self.namespace))
         await self._stack.enter_async_context(front.lanes.hold((self.session_id, self.namespace), wait=body.wait))
@@ -174,13 +182,16 @@ class TurnRun:
 
     def _compose(self, dialogue: Dialogue, options: TurnOptions, fingerprint: bytes) -> tuple[Note, list[int]]:
         """What the turn says, as a note for the transcript and as ids for the engine."""
-        body, text = self._body, self._front.text
+        body, text = self.body, self._front.text
         leaves_open = isinstance(body, AppendBody)
         new = _messages(body)
         continues_open = body.text is not None and bool(dialogue.open)
         if body.token_ids is not None:
             ids = body.token_ids
             new = [{"role": "user", "content": text.tokenizer.decode(i for i in ids if i >= 0)}] if ids else []
+            continues_open = bool(dialogue.open)
+        elif isinstance(body, InnerTurnBody) and body.raw_text is not None:
+            ids, new = self._raw(dialogue, body.raw_text)
             continues_open = bool(dialogue.open)
         elif leaves_open:
             if not new:
@@ -191,6 +202,13 @@ class TurnRun:
         stops = list(options.stop_strings)
         said = [{name: str(value) for name, value in message.items()} for message in new]
         return Note(said, leaves_open, stops, True, fingerprint, continues_open), ids
+
+    def _raw(self, dialogue: Dialogue, text: str) -> tuple[list[int], list[Message]]:
+        """The ids of a text that goes on with the history as it is."""
+        glue = self._front.text.glue
+        if dialogue.num_tokens == 0:
+            return glue.begin(text), [{"role": "user", "content": text}]
+        return glue.go_on(text, continues=dialogue.sampled_eos is None), [{"role": "user", "content": text}]
 
     # -- what came of it
 
@@ -294,6 +312,7 @@ def _start(
         ignore_eos=options.ignore_eos,
         expected_tokens=expected_tokens,
         note=msgspec.msgpack.encode(note),
+        cache_salt=body.cache_salt if isinstance(body := run.body, InnerTurnBody) else "",
     )
 
 
