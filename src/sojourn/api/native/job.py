@@ -198,7 +198,7 @@ def _job(
     _check_sampling(asked, vocab_size)
     logprobs = _logprobs(body, session)
     options = TurnOptions(
-        temperature=0.0 if asked.temperature < GREEDY_BELOW else asked.temperature,
+        temperature=0.0 if 0 <= asked.temperature < GREEDY_BELOW else asked.temperature,
         top_p=asked.top_p,
         top_k=max(0, asked.top_k),
         min_p=asked.min_p,

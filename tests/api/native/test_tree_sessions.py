@@ -1,0 +1,182 @@
+"""Sessions that are trees: over HTTP as clients use them, and the tree itself against lists."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.api.native.calls import (
+    Json,
+    abort,
+    close_session,
+    generate,
+    ids,
+    open_session,
+    refusal,
+    running,
+)
+from tests.support.server import Server
+
+from sojourn.api.native.trees import Place, TreeSessions
+from sojourn.core.errors import ClientError
+
+
+def grow(server: Server, session: str, new: list[int], count: int = 5, **place: object) -> Json:
+    return generate(server, count, input_ids=new, session_params={"id": session, **place})
+
+
+def rid_of(answer: Json) -> str:
+    return str(answer["meta_info"]["id"])
+
+
+@pytest.mark.http_scenario
+def test_requests_go_on_from_any_earlier_one(server: Server) -> None:
+    session = open_session(server, streaming=False)
+    root = grow(server, session, ids(40))
+    context = [*ids(40), *root["output_ids"]]
+    for place, prompt in (
+        ({}, [*context, *ids(6, 1)]),
+        ({"offset": -1}, [*context[:-1], *ids(6, 1)]),
+        ({"offset": 30}, [*context[:30], *ids(6, 1)]),
+        ({"drop_previous_output": True}, [*ids(40), *ids(6, 1)]),
+    ):
+        branch = grow(server, session, ids(6, 1), rid=rid_of(root), **place)
+        assert branch["meta_info"]["prompt_tokens"] == len(prompt)
+        assert branch["output_ids"] == generate(server, 5, input_ids=prompt)["output_ids"]
+        assert branch["meta_info"]["cached_tokens"] >= 16
+        deeper = grow(server, session, ids(3, 2), rid=rid_of(branch))
+        assert deeper["meta_info"]["prompt_tokens"] == len(prompt) + 5 + 3
+    assert close_session(server, session) == {"session_id": session, "deferred": False, "freed_pages": 0}
+    refusal(
+        server,
+        f"Invalid request: session id {session} does not exist",
+        input_ids=ids(3),
+        session_params={"id": session},
+    )
+
+
+@pytest.mark.http_scenario
+def test_replacing_forgets_what_was_below(server: Server) -> None:
+    session = open_session(server, streaming=False)
+    root = grow(server, session, ids(10))
+    child = grow(server, session, ids(4, 1), rid=rid_of(root))
+    again = grow(server, session, ids(4, 2), rid=rid_of(root), replace=True)
+    assert again["meta_info"]["prompt_tokens"] == 10 + 5 + 4
+    message = "Invalid request session id"
+    refusal(server, message, input_ids=ids(2), session_params={"id": session, "rid": rid_of(child)})
+    fresh = grow(server, session, ids(7, 3), replace=True)
+    assert fresh["meta_info"]["prompt_tokens"] == 7
+    for gone in (root, again):
+        refusal(server, message, input_ids=ids(2), session_params={"id": session, "rid": rid_of(gone)})
+
+
+@pytest.mark.http_scenario
+def test_a_request_that_runs_is_no_place_to_go_on_but_may_be_replaced(server: Server) -> None:
+    session = open_session(server, streaming=False)
+    with running(server, input_ids=ids(5), session_params={"id": session}, rid="runs") as chunks:
+        refusal(
+            server,
+            "Session request is appending to a request that hasn't finished.",
+            input_ids=ids(2),
+            session_params={"id": session, "rid": "runs"},
+        )
+        after = grow(server, session, ids(4, 1), rid="runs", replace=True)
+        last = list(chunks)[-1]
+    assert last["meta_info"]["finish_reason"]["type"] == "abort"
+    assert after["meta_info"]["prompt_tokens"] <= 5 + len(last["output_ids"]) + 4
+    with running(server, input_ids=ids(5), session_params={"id": session}, rid="next") as chunks:
+        assert abort(server, "next") == 200
+        said = list(chunks)[-1]["output_ids"]
+    on = grow(server, session, ids(3), rid="next")
+    assert on["meta_info"]["prompt_tokens"] == 5 + len(said) + 3
+
+
+# -- the tree itself
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def nothing() -> None:
+    """Nobody runs."""
+
+
+def trees() -> TreeSessions:
+    sessions = TreeSessions(Clock())
+    sessions.open("s", "", None)
+    return sessions
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # which earlier request; 0: none
+        st.integers(-4, 6),  # offset
+        st.booleans(),
+        st.booleans(),
+        st.lists(st.integers(0, 3), max_size=4),
+        st.lists(st.integers(4, 7), max_size=4),
+    ),
+    max_size=12,
+)
+
+
+@given(steps=STEPS)
+def test_contexts_are_those_of_plain_lists(steps: list[tuple[int, int, bool, bool, list[int], list[int]]]) -> None:
+    sessions = trees()
+    tree = sessions.find("s", "")
+    assert tree is not None
+    plain: dict[str, tuple[list[int], list[int], str | None]] = {}  # prompt, output, parent
+    for number, (which, offset, replace, drops, new, output) in enumerate(steps):
+        rid = str(number)
+        parent = str(which - 1) if which else None
+        place = Place(parent, offset, replace, drops)
+        if parent is not None and parent not in plain:
+            with pytest.raises(ClientError, match="Invalid request session id"):
+                tree.begin(rid, new, place, nothing, 0)
+            continue
+        if replace:
+            _forget_below(plain, parent)
+        prompt = list(new)
+        if parent is not None:
+            before, said, _ = plain[parent]
+            context = list(before) if drops else before + said
+            prompt = (context[:offset] if offset else context) + (new[1:] if new[:1] == [0] else new)
+        node = tree.begin(rid, new, place, nothing, 0)
+        assert node.prompt() == prompt
+        node.output = output
+        tree.finish(node)
+        plain[rid] = (prompt, output, parent)
+        assert node.context() == prompt + output
+    sessions.close("s", "")
+    assert sessions.stock.num_tokens == 0
+
+
+def _forget_below(plain: dict[str, tuple[list[int], list[int], str | None]], parent: str | None) -> None:
+    if parent is None:
+        plain.clear()
+        return
+    for rid in [rid for rid, (_, _, above) in plain.items() if above == parent]:
+        _forget_below(plain, rid)
+        del plain[rid]
+
+
+def test_a_refused_request_leaves_no_trace_and_idle_sessions_expire() -> None:
+    clock = Clock()
+    sessions = TreeSessions(clock)
+    sessions.open("s", "acme", 10.0)
+    tree = sessions.find("s", "acme")
+    assert tree is not None
+    node = tree.begin("a", [1, 2], Place(), nothing, None)
+    with pytest.raises(ClientError, match="hasn't finished"):
+        tree.begin("b", [3], Place("a"), nothing, None)
+    with pytest.raises(ClientError, match="earlier request"):
+        tree.begin("a", [3], Place(), nothing, None)
+    tree.remove(node)
+    assert sessions.stock.num_tokens == 0
+    assert sessions.find("s", "other") is None
+    clock.now = 9.0
+    assert sessions.find("s", "acme") is tree
+    clock.now = 19.5
+    assert sessions.find("s", "acme") is None
