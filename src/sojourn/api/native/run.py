@@ -67,13 +67,14 @@ class NativeRun:
         await self._stack.aclose()
 
     async def chunks(self) -> AsyncIterator[Json]:
-        """The answer so far whenever there is more, and the whole one at the end."""
+        """The answer so far whenever there is more, and the whole one at the end, when all that was held is free again."""
         generation = self._generation
         assert generation is not None
         tokenizer = self._front.text.tokenizer
         async for _ in generation.pieces():
             if not generation.has_ended:
                 yield answers.answer(self.job, generation, tokenizer)
+        await self.leave()
         yield answers.answer(self.job, generation, tokenizer)
 
     async def result(self) -> Json:
