@@ -1,5 +1,6 @@
 """Streaming sessions in the native dialect: the arithmetic of turns, every refusal in its words, aborts, flush."""
 
+import httpx
 import pytest
 from tests.api.native.calls import (
     LONG,
@@ -151,12 +152,12 @@ def test_an_overlapping_turn(server: Server) -> None:
 
 def test_a_session_that_was_to_be_closed(server: Server) -> None:
     session = open_session(server)
-    with running(server, input_ids=ids(5), session_params={"id": session}, rid="long"):
+    with running(server, input_ids=ids(5), session_params={"id": session}, rid="long") as chunks:
         assert close_session(server, session) == {"session_id": session, "deferred": True, "freed_pages": None}
         message = f"Invalid request: close was requested for session {session}"
         refusal(server, message, input_ids=ids(5), session_params={"id": session})
         assert abort(server, "long") == 200
-    until(server, "sojourn_requests_aborted_total", 1, reason="client")
+        assert list(chunks)[-1]["meta_info"]["finish_reason"]["type"] == "abort"
     message = f"Invalid request: session id {session} does not exist"
     refusal(server, message, input_ids=ids(5), session_params={"id": session})
 
@@ -318,3 +319,32 @@ def test_b6_b10_b15_who_goes_away_undoes_the_turn_and_the_next_one_is_taken(serv
     after = turn(server, session, ids(9, 2), 4)
     assert counts(after)[0] == total + 9
     assert counts(after)[2] >= total - 1
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_b15_who_lost_patience_may_ask_again_at_once(server: Server, is_streamed: bool) -> None:
+    session = open_session(server)
+    total = sum(counts(turn(server, session, ids(20), 4))[:2])
+    body = body_of(LONG, stream=is_streamed, input_ids=ids(6), session_params={"id": session})
+    with (
+        httpx.Client(base_url=server.url, timeout=0.3) as impatient,
+        pytest.raises(httpx.TimeoutException),
+        impatient.stream("POST", "/generate", json=body) as response,
+    ):
+        for _ in chunks_of(response):
+            raise httpx.ReadTimeout("it takes too long")
+    after = turn(server, session, ids(9, 2), 4)
+    assert counts(after)[0] == total + 9
+
+
+def test_the_same_session_is_reached_from_both_interfaces(server: Server) -> None:
+    session = open_session(server)
+    total = sum(counts(turn(server, session, ids(20), 4))[:2])
+    for number in range(2):
+        path = f"/v1/sessions/{session}/turns"
+        usage = server.http.post(path, json={"token_ids": ids(5, number), "max_tokens": 3}).json()["usage"]
+        assert usage["prompt_tokens"] == total + 5
+        total = usage["total_tokens"]
+        meta = turn(server, session, ids(4, number), 2)["meta_info"]
+        assert meta["prompt_tokens"] == total + 4
+        total += 6

@@ -15,6 +15,7 @@ from tests.api.native.calls import (
 )
 from tests.support.server import Server
 
+from sojourn.api.native.live import LiveRequests
 from sojourn.api.native.trees import Place, TreeSessions
 from sojourn.core.errors import ClientError
 
@@ -180,3 +181,15 @@ def test_a_refused_request_leaves_no_trace_and_idle_sessions_expire() -> None:
     assert sessions.find("s", "acme") is tree
     clock.now = 19.5
     assert sessions.find("s", "acme") is None
+
+
+def test_an_abort_reaches_its_own_tenant_only() -> None:
+    requests = LiveRequests()
+    with requests.hold("acme", "one"), requests.hold("other", "one"), requests.hold("acme", "two"):
+        assert requests.abort("acme", "one") == 1
+        assert requests.abort("acme", None) == 2
+        assert requests.abort(None, "one") == 2
+        assert requests.abort("nobody", None) == 0
+        with pytest.raises(ClientError, match="Duplicate"), requests.hold("acme", "two"):
+            raise AssertionError("two of one name")
+    assert requests.abort(None, None) == 0

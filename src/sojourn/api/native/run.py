@@ -5,6 +5,7 @@
 Refusals are said in the dialect's words. Owns what it entered; knows no HTTP.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -21,6 +22,7 @@ from sojourn.api.native.schemas import SessionParamsBody
 from sojourn.api.native.trees import Place, TreeSession, TreeSessions
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 
+logger = logging.getLogger("sojourn.front")
 NOTHING_TO_RUN = "A session request must contain input tokens after restoring history."
 BUSY = "Streaming session already has an active request."
 
@@ -144,6 +146,8 @@ class NativeRun:
         ):
             if is_set:
                 raise ClientError(f"Streaming sessions do not support {name}.", param=f"session_params.{name}")
+        if self.job.logprobs is not None and self.job.logprobs.of_prompt:
+            logger.warning("request %s: logprob_start_len is -1 in a streaming session", self.job.rid)
         try:
             await self._stack.enter_async_context(self._front.lanes.hold((session_id, self._namespace), wait=False))
             await self._start(live, self._command(self.job.ids, session_id))
