@@ -12,6 +12,9 @@ LazyMemory::LazyMemory(size_t bytes) : bytes_(bytes) {
     void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(address);
+    // Long contexts read KV from all over the pool: with 4 KiB pages a tenth of an 8,000-token step went to address
+    // translation. Advice only: where the system gives no huge pages, nothing else changes.
+    madvise(address, bytes, MADV_HUGEPAGE);
 }
 
 LazyMemory::~LazyMemory() {
