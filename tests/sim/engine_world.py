@@ -63,6 +63,8 @@ class Known:
     history: list[int]
     timeout_s: float | None
     rests_since: float
+    namespace: str
+    has_begun: bool = False  # its first turn chose the namespace for good
     is_closing: bool = False
     turn: Alive | None = None
 
@@ -100,7 +102,7 @@ class EngineWorld:
     # -- sessions
     def open(self, namespace: str, timeout_s: float | None) -> None:
         name = self.service.open(namespace=namespace, idle_timeout_s=timeout_s)
-        self.known[name] = Known([], self.timeout_s if timeout_s is None else timeout_s, self.clock.now)
+        self.known[name] = Known([], self.timeout_s if timeout_s is None else timeout_s, self.clock.now, namespace)
 
     def close(self, name: str) -> None:
         known = self.known[name]
@@ -127,20 +129,25 @@ class EngineWorld:
     def fork(self, name: str, length: int) -> None:
         known = self.known[name]
         fork = self.service.fork(name, length=length)
-        self.known[fork] = Known(known.history[:length], known.timeout_s, self.clock.now)
+        self.known[fork] = Known(known.history[:length], known.timeout_s, self.clock.now, known.namespace, True)
         self.marks["forks" if known.turn is None else "forks under a turn"] += 1
 
     # -- requests
-    def turn(self, name: str, new: list[int], ask: Ask) -> None:
+    def turn(self, name: str, new: list[int], ask: Ask, namespace: str | None = None) -> None:
+        """`namespace`: another one than the session was opened with; only its first turn may say so."""
         known = self.known[name]
         prompt = known.history + new
         refusal = self._refusal(len(prompt), ask)
         if known.turn is not None:
             refusal = "overlaps", ConflictError, None
+        elif refusal is None and known.has_begun and namespace not in (None, known.namespace):
+            refusal = "another namespace", ClientError, None
         if refusal is not None:
-            self._refused(*refusal, lambda: self.service.start_turn(name, new, ask.fresh()))
+            self._refused(*refusal, lambda: self.service.start_turn(name, new, ask.fresh(), cache_namespace=namespace))
             return
-        known.turn = self._submitted(self.service.start_turn(name, new, ask.fresh()), name, prompt, ask)
+        known.has_begun, known.namespace = True, known.namespace if namespace is None else namespace
+        request_id = self.service.start_turn(name, new, ask.fresh(), cache_namespace=namespace)
+        known.turn = self._submitted(request_id, name, prompt, ask)
 
     def plain(self, prompt: list[int], ask: Ask, namespace: str) -> None:
         refusal = self._refusal(len(prompt), ask)

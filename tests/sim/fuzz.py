@@ -35,7 +35,7 @@ MARKS = {
         *(f"{end} {state}" for end in ("aborts", "interrupts") for state in (
             "waiting", "retracted", "between chunks", "decoding", "in flight", "in the step that finishes")),
         *(f"refused: {reason}" for reason in (
-            "overlaps", "rewinds under a turn", "empty", "too long for the context", "too long for the pool")),
+            "overlaps", "another namespace", "rewinds under a turn", "empty", "too long for the context", "too long for the pool")),
         *(f"pages of {size}" for size in (1, 2, 4, 8, 16, 64, 256)), "depth 0", "depth 1", "depth 2",
         "ends by stop", "ends by length", "plain", "calms", "closes", "deferred closes", "expiries", "rewinds", "forks",
         "forks under a turn", "full evictions", "swa evictions", "splits", "merges",

@@ -100,7 +100,8 @@ class Storm:
     def turn(self) -> None:
         name = self._session(idle=self.rng.random() < 0.8)
         if name is not None and len(self.world.alive) < ALIVE_MAX:
-            self.world.turn(name, self._tokens(0), self._ask())
+            namespace = self._namespace() if self.rng.random() < 0.1 else None
+            self.world.turn(name, self._tokens(0), self._ask(), namespace)
 
     def plain(self) -> None:
         if len(self.world.alive) < ALIVE_MAX:
