@@ -145,7 +145,9 @@ def _event(chunk: Json) -> bytes:
 def _add_control(router: APIRouter, desk: NativeDesk) -> None:
     front = desk.front
 
-    @router.post("/abort_request", operation_id="native_abort_request", responses={404: {"model": schemas.Refused}})
+    unknown: dict[int | str, dict[str, object]] = {404: {"model": schemas.Refused}}
+
+    @router.post("/abort_request", operation_id="native_abort_request", response_class=Response, responses=unknown)
     async def abort_request(request: Request, body: schemas.AbortBody) -> Response:
         """End the request of exactly this id, or all of this key's. 404 if there is none of this id."""
         reach = principal_of(request, Role.USER).reach
@@ -173,7 +175,9 @@ def _add_control(router: APIRouter, desk: NativeDesk) -> None:
 def _add_information(router: APIRouter, desk: NativeDesk) -> None:
     front = desk.front
 
-    @router.get("/health_generate", operation_id="native_health_generate")
+    silent: dict[int | str, dict[str, object]] = {503: {"description": "No token could be generated."}}
+
+    @router.get("/health_generate", operation_id="native_health_generate", response_class=Response, responses=silent)
     async def health_generate(request: Request) -> Response:
         """200 once a token was really generated, 503 if none could be."""
         try:
