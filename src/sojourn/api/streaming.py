@@ -14,6 +14,14 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+# For the OpenAPI document of a route that answers with events where the body asks for them.
+EVENT_SCHEMA: dict[str, object] = {
+    "type": "object",
+    "description": "one event; its data is an object as JSON, at the end [DONE]",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+STREAMED: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}}
 
 
 class ClientGoneError(Exception):

@@ -25,7 +25,6 @@ from sojourn.api.requests import request_id_of
 from sojourn.api.streaming import DONE, EventStream, while_connected
 from sojourn.core.errors import SojournError
 
-STREAMED: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 OBFUSCATED_SIZE = 64  # sizes of chunks are rounded up to a multiple of it
 Fields = dict[str, object]
 

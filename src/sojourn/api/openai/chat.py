@@ -9,7 +9,7 @@ from sojourn.api.account import Asker
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.front import Front
 from sojourn.api.openai import objects
-from sojourn.api.openai.answering import STREAMED, Asked, Fields, Head, WholeChoice, respond
+from sojourn.api.openai.answering import Asked, Fields, Head, WholeChoice, respond
 from sojourn.api.openai.asking import NamedRun, SessionHeader, check_model, inner_turn, off_loop
 from sojourn.api.openai.runs import Plan, Run, SessionTurn, StatelessRun
 from sojourn.api.openai.schemas import ChatBody
@@ -17,6 +17,7 @@ from sojourn.api.openai.shown import Shown, ShownToken, Token
 from sojourn.api.requests import asker_of
 from sojourn.api.sessions.schemas import ChatMessage
 from sojourn.api.sessions.turns import SessionDesk
+from sojourn.api.streaming import STREAMED
 from sojourn.core.errors import ClientError
 from sojourn.models.chat_template import Message
 

@@ -9,7 +9,7 @@ from sojourn.api.account import Asker
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.front import TextSide
 from sojourn.api.openai import objects
-from sojourn.api.openai.answering import STREAMED, Asked, Fields, Head, WholeChoice, respond
+from sojourn.api.openai.answering import Asked, Fields, Head, WholeChoice, respond
 from sojourn.api.openai.asking import NamedRun, SessionHeader, check_ids, check_model, inner_turn, off_loop
 from sojourn.api.openai.refusals import UNSUPPORTED_VALUE
 from sojourn.api.openai.runs import Plan, Run, SessionTurn, StatelessRun
@@ -17,6 +17,7 @@ from sojourn.api.openai.schemas import COMPLETION_TOKENS_DEFAULT, CompletionBody
 from sojourn.api.openai.shown import Shown, ShownToken
 from sojourn.api.requests import asker_of
 from sojourn.api.sessions.turns import SessionDesk
+from sojourn.api.streaming import STREAMED
 from sojourn.core.errors import ClientError
 
 

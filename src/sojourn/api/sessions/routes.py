@@ -12,10 +12,9 @@ from sojourn.api.errors import fault_of
 from sojourn.api.requests import asker_of, front_of
 from sojourn.api.sessions import schemas
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
-from sojourn.api.streaming import DONE, EventStream, while_connected
+from sojourn.api.streaming import DONE, STREAMED, EventStream, while_connected
 from sojourn.core.errors import SojournError
 
-STREAMED: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 SessionId = Annotated[str, Path(max_length=128)]
 
 
