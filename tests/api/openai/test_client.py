@@ -102,6 +102,22 @@ def test_a_request_id_is_exact_and_not_used_twice(client: openai.OpenAI, model: 
     running.close()
 
 
+def test_who_goes_away_leaves_no_choice_running(client: openai.OpenAI, model: str, server: Server) -> None:
+    asked: dict[str, Any] = {"model": model, "prompt": ["a", "b"], "n": 3, "max_tokens": 4000}
+    stream = client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})
+    for _ in range(12):
+        next(stream)
+    stream.close()
+    body = {**asked, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post("/v1/completions", json=body, timeout=httpx.Timeout(60, read=0.2))
+    for _ in range(2000):
+        pools = server.http.get("/v1/pools").json()["pools"]
+        if all(pool["running"] == 0 for pool in pools):
+            break
+    assert [pool["running"] for pool in pools] == [0]
+
+
 def test_requests_that_are_awaited(server: Server, model: str) -> None:
     async def ask() -> tuple[list[str | None], str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
