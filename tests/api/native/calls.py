@@ -116,3 +116,10 @@ def abort(server: Server, rid: str) -> int:
         if status == 200:
             break
     return status
+
+
+def abort_running(server: Server, **fields: object) -> Json:
+    """A long stream, aborted after its first chunk: its last one."""
+    with running(server, rid="aborted", **fields) as chunks:
+        assert abort(server, "aborted") == 200
+        return list(chunks)[-1]

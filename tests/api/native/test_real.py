@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.conftest import quiet
-from tests.api.native.calls import abort, close_session, generate, open_session, running, stream, turn
+from tests.api.native.calls import abort_running, close_session, generate, open_session, stream, turn
 from tests.support.server import Server, serving
 from tests.support.text import tokenizer_of
 
@@ -30,8 +30,7 @@ def test_a_conversation_says_what_its_history_resent_would(smol: Server, smollm2
     said = 0
     for question in ("<|im_start|>user\nName a colour.", "\n<|im_start|>user\nAnother?", "\n<|im_start|>user\nWhy?"):
         new = tokenizer.encode(f"{question}<|im_end|>\n<|im_start|>assistant\n")
-        with running(smol, input_ids=new, session_params={"id": session}, rid="undone"):
-            assert abort(smol, "undone") == 200
+        abort_running(smol, input_ids=new, session_params={"id": session})
         answer = stream(smol, 24, input_ids=new, session_params={"id": session})[-1]
         history += new
         assert answer["meta_info"]["prompt_tokens"] == len(history)

@@ -7,6 +7,7 @@ from tests.api.native.calls import (
     Json,
     Waiting,
     abort,
+    abort_running,
     body_of,
     chunks_of,
     close_session,
@@ -60,14 +61,11 @@ def test_aborts_leave_the_arithmetic_as_it_was(narrow: Server) -> None:
     session = open_session(narrow)
     new = [BOS, *ids(20)]
     for _ in range(2):
-        with running(narrow, input_ids=new, session_params={"id": session}, rid="first"):
-            assert abort(narrow, "first") == 200
+        abort_running(narrow, input_ids=new, session_params={"id": session})
     first = turn(narrow, session, new, 6)
     assert counts(first)[0] == len(new)
     total = sum(counts(first)[:2])
-    with running(narrow, input_ids=new, session_params={"id": session}, rid="later") as chunks:
-        assert abort(narrow, "later") == 200
-        reason = list(chunks)[-1]["meta_info"]["finish_reason"]
+    reason = abort_running(narrow, input_ids=new, session_params={"id": session})["meta_info"]["finish_reason"]
     assert reason == {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
     second = turn(narrow, session, new, 6)
     assert counts(second)[0] == total + len(new) - 1
@@ -115,8 +113,7 @@ def test_b17_cold_warm_and_in_sessions_the_tokens_are_the_same(server: Server) -
         assert generate(server, 12, input_ids=prompt)["output_ids"] == cold
         assert generate(server, 12, input_ids=prompt, cache_salt="x")["output_ids"] == cold
         session = open_session(server)
-        with running(server, input_ids=prompt, session_params={"id": session}, rid="gone"):
-            assert abort(server, "gone") == 200
+        abort_running(server, input_ids=prompt, session_params={"id": session})
         assert turn(server, session, prompt, 12)["output_ids"] == cold
         close_session(server, session)
 
