@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 SEEDS ?= 2000
+MINUTES ?= 10
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -11,7 +12,7 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat serve test fuzz e2e check oracle bench docs clean
+.PHONY: help env chat serve test fuzz load e2e check oracle bench docs clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +30,9 @@ test: env .venv/.test  ## All tests that need no reference implementation; ARGS=
 
 fuzz: env .venv/.test  ## The simulators over SEEDS=2000 seeds (minutes); a seed that fails is written to tests/sim/seeds
 	$(BIN)/python -m tests.sim.fuzz $(SEEDS) $(ARGS)
+
+load: env .venv/.test  ## Every kind of caller, 64 at once, on a running server for MINUTES=10; ARGS="--seed 2"
+	$(BIN)/python -m tests.load.run $(MINUTES) $(ARGS)
 
 e2e: env .venv/.test  ## Random conversations on both models against stateless runs, bit for bit (minutes)
 	$(BIN)/python -m pytest tests/e2e $(ARGS)

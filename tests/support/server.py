@@ -94,12 +94,15 @@ def write_tiny_gguf(folder: Path, *, context: int = 8192, architecture: str = "l
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, model: Path | str | None = None, ready: bool = True) -> Iterator[Server]:
-    """A server over a tiny model (or another one) whose files lie in `folder`."""
+def serving(
+    folder: Path, *arguments: str, model: Path | str | None = None, cache: Path | None = None, ready: bool = True
+) -> Iterator[Server]:
+    """A server over a tiny model (or another one) whose files lie in `folder`, prepared ones in `cache` or there."""
     path = model or folder / "tiny-llama.gguf"
     if isinstance(path, Path) and not path.exists():
         write_tiny_gguf(folder)
-    server = Server(["--model", str(path), "--threads", "1", "--strict-mem-check", "2", *arguments], folder / "cache")
+    arguments = ("--model", str(path), "--threads", "1", "--strict-mem-check", "2", *arguments)
+    server = Server(arguments, cache or folder / "cache")
     try:
         yield server.wait_until_ready() if ready else server
     finally:
