@@ -182,6 +182,22 @@ def test_with_a_step_in_flight_the_evicted_wait_and_the_retry_finds_them() -> No
     assert shop.matched(text(0, 33)) == 24
 
 
+def test_pages_that_went_are_counted_by_why_they_went() -> None:
+    shop = Shop(size=4, window=8, pages=(8, 8))
+
+    def gone() -> list[tuple[int, int]]:
+        return [(pool.evicted, pool.flushed) for pool in shop.cache.statistics()]
+
+    shop.serve(text(0, 16))  # 4 pages of each pool
+    assert gone() == [(0, 0), (0, 0)]
+    shop.serve(text(100, 24))  # 6 of each, 4 are free
+    assert gone() == [(2, 0), (2, 0)]
+    left = [pool.tree for pool in shop.cache.statistics()]
+    shop.cache.flush()
+    assert gone() == [(2, left[Pool.FULL]), (2, left[Pool.SWA])]
+    assert shop.free() == 8
+
+
 def test_window_pages_go_on_their_own_and_leave_tombstones() -> None:
     shop = Shop(size=4, window=8, pages=(64, 8))
     shop.serve(text(0, 17))

@@ -52,6 +52,19 @@ def test_times_are_those_of_the_clock() -> None:
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (8, 0, 2)
 
 
+def test_steps_are_measured_by_phase() -> None:
+    world = World(WorldConfig(chunk_tokens_max=4))
+    world.submit(list(range(8)), 3)  # chunks of 4 and 4, then 2 decodes
+    for _ in range(3):
+        world.step()
+    world.submit([50, 51, 52], 1)
+    world.step()
+    by_phase = {one.phase: one for one in world.loop.statistics().by_phase}
+    assert {phase: sum(one.tokens.counts) for phase, one in by_phase.items()} == {"prefill": 2, "decode": 1, "mixed": 1}
+    assert {phase: one.tokens.total for phase, one in by_phase.items()} == {"prefill": 8, "decode": 1, "mixed": 4}
+    assert by_phase["prefill"].tokens.counts[2] == 2, "4 tokens: at most 4, more than 2"
+
+
 def test_a_request_that_never_ran_has_no_times() -> None:
     world = World(WorldConfig())
     request_id = world.submit([1, 2, 3])

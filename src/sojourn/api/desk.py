@@ -228,10 +228,11 @@ class EngineDesk:
 
     def heartbeat(self) -> wire.Heartbeat:
         scheduler, slots = self._loop.scheduler.statistics(), self._cache.slot_statistics()
+        loop = self._loop.statistics()
         return wire.Heartbeat(
             at=self._clock(),
             is_busy=self._service.has_work,
-            steps=self._loop.statistics().steps,
+            steps=loop.steps,
             running=scheduler.running,
             waiting=scheduler.waiting,
             admissions=scheduler.admissions,
@@ -241,6 +242,8 @@ class EngineDesk:
             sessions_idle=slots.num_idle,
             demotions=slots.demotions,
             pools=self._pools(),
+            retracted_tokens=scheduler.retracted_tokens,
+            steps_by_phase=list(loop.by_phase),
         )
 
     # -- inside
@@ -322,7 +325,17 @@ class EngineDesk:
     def _pools(self) -> list[wire.PoolPages]:
         return [
             wire.PoolPages(
-                p.pool.name.lower(), p.total, p.free, p.fenced, p.reserved, p.tree, p.running, p.idle, p.evictable
+                p.pool.name.lower(),
+                p.total,
+                p.free,
+                p.fenced,
+                p.reserved,
+                p.tree,
+                p.running,
+                p.idle,
+                p.evictable,
+                p.evicted,
+                p.flushed,
             )
             for p in self._cache.statistics()
         ]

@@ -4,13 +4,15 @@ Names and buckets are fixed; labels are few and never name a session, a request 
 """
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from sojourn.api import wire
 from sojourn.api.engine_link import EngineLink
 from sojourn.api.errors import Fault
+from sojourn.engine.meter import Histogram as Buckets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DURATION = tuple(0.01 * 2**k for k in range(14))  # to 81.92
@@ -38,6 +40,8 @@ class Metrics:
         self._closed = counter("sessions_closed", "Sessions closed.", "reason")
         self._prompt = counter("prompt_tokens", "Prompt tokens, history and cached ones included.")
         self._cached = counter("cached_tokens", "Prompt tokens whose KV was reused.", "source")
+        self._queried = counter("prefix_cache_queried_tokens", "Prompt tokens looked up in the tree of prefixes.")
+        self._hit = counter("prefix_cache_hit_tokens", "Those of them that were found.")
         self._completion = counter("completion_tokens", "Generated tokens.")
         self._missed = counter("cache_miss", "Turns that found less than their history.", "reason")
         self._first_token = histogram("time_to_first_token_seconds", "From queue to token.", FIRST_TOKEN, "mode")
@@ -74,6 +78,9 @@ class Metrics:
         self._prompt.inc(usage.prompt_tokens)
         self._completion.inc(usage.completion_tokens)
         self._cached.labels(usage.cached_source).inc(usage.cached_tokens)
+        if usage.cached_source != "session":  # a session that goes on where it was asks for nothing
+            self._queried.inc(usage.prompt_tokens)
+            self._hit.inc(usage.cached_tokens)
         self._queue.labels(mode).observe(usage.admitted_at - usage.queued_at)
         self._append.labels(mode).observe(usage.prompt_tokens - usage.cached_tokens)
         if end.miss is not None:
@@ -113,12 +120,19 @@ class _EngineCollector:
             return
         yield from _pages(beat, card)
         yield from _work(beat)
+        yield from _steps(beat)
 
 
 def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
     pages = GaugeMetricFamily("sojourn_kv_pages", "Pages by owner.", labels=["state", "pool", "tier"])
     capacity = GaugeMetricFamily("sojourn_kv_pages_capacity", "Pages of a pool.", labels=["pool", "tier"])
     leaked = GaugeMetricFamily("sojourn_kv_pages_leaked", "Pages without an owner.", labels=["pool"])
+    pinned = GaugeMetricFamily(
+        "sojourn_kv_pinned_pages", "Pages of the tree and of idle sessions that nobody can have now.", labels=["pool"]
+    )
+    evicted = CounterMetricFamily(
+        "sojourn_kv_evicted_pages", "Pages that the tree gave up.", labels=["pool", "tier", "cause"]
+    )
     for pool in beat.pools:
         states = {
             "free": pool.free,
@@ -132,7 +146,10 @@ def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
             pages.add_metric([state, pool.pool, "device"], count)
         capacity.add_metric([pool.pool, "device"], pool.total)
         leaked.add_metric([pool.pool], pool.total - sum(states.values()))
-    yield from (pages, capacity, leaked)
+        pinned.add_metric([pool.pool], pool.tree + pool.idle - pool.evictable)
+        evicted.add_metric([pool.pool, "device", "pressure"], pool.evicted)
+        evicted.add_metric([pool.pool, "device", "flush"], pool.flushed)
+    yield from (pages, capacity, leaked, pinned, evicted)
     yield GaugeMetricFamily("sojourn_kv_bytes", "Bytes of all pools.", value=card.kv_bytes)
     yield GaugeMetricFamily("sojourn_kv_page_size_tokens", "Tokens of a page.", value=card.page_size)
 
@@ -146,8 +163,26 @@ def _work(beat: wire.Heartbeat) -> Iterator[Metric]:
     yield GaugeMetricFamily("sojourn_requests_running", "Requests that hold pages.", value=beat.running)
     yield GaugeMetricFamily("sojourn_requests_waiting", "Requests in the queue.", value=beat.waiting)
     yield CounterMetricFamily("sojourn_retractions", "Requests put back for want of pages.", value=beat.retractions)
+    yield CounterMetricFamily(
+        "sojourn_retracted_tokens", "Tokens whose KV those requests gave up.", value=beat.retracted_tokens
+    )
     yield CounterMetricFamily("sojourn_demotions", "Idle sessions whose KV went to the tree.", value=beat.demotions)
     yield CounterMetricFamily("sojourn_steps", "Steps of the engine.", value=beat.steps)
     yield GaugeMetricFamily(
         "sojourn_engine_last_step_timestamp_seconds", "When the engine last answered, on its own clock.", value=beat.at
     )
+
+
+def _steps(beat: wire.Heartbeat) -> Iterator[Metric]:
+    seconds = HistogramMetricFamily("sojourn_step_duration_seconds", "From plan to result.", labels=["phase"])
+    tokens = HistogramMetricFamily("sojourn_step_tokens", "Tokens that a step computed.", labels=["phase"])
+    for phase in beat.steps_by_phase:
+        seconds.add_metric([phase.phase], _cumulative(phase.seconds), phase.seconds.total)
+        tokens.add_metric([phase.phase], _cumulative(phase.tokens), phase.tokens.total)
+    yield from (seconds, tokens)
+
+
+def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
+    """As Prometheus counts: each bucket holds all below it."""
+    names = [*(str(bound) for bound in buckets.bounds), "+Inf"]
+    return list(zip(names, map(float, accumulate(buckets.counts)), strict=True))

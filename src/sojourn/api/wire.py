@@ -13,6 +13,7 @@ import msgspec
 
 from sojourn.core.step import Sample, SamplingParams
 from sojourn.engine.events import Usage
+from sojourn.engine.meter import StepStatistics
 
 R = TypeVar("R")
 
@@ -164,6 +165,8 @@ class PoolPages(Body, frozen=True):
     running: int
     idle: int
     evictable: int
+    evicted: int = 0  # since the start, for want of pages
+    flushed: int = 0
 
 
 class HeldPages(Body, frozen=True):
@@ -321,6 +324,8 @@ class Heartbeat(Message, frozen=True):
     sessions_idle: int  # with KV of their own
     demotions: int
     pools: list[PoolPages]
+    retracted_tokens: int
+    steps_by_phase: list[StepStatistics]
 
 
 Event = Welcome | Answer | Refusal | Tokens | Ended | SessionEnded | Heartbeat

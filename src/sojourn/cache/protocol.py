@@ -88,6 +88,8 @@ class CacheStatistics:
     idle: int
     total: int
     evictable: int  # of `tree` and `idle`: what a request could get without retraction
+    evicted: int = 0  # since the start, from the tree for somebody who needed pages
+    flushed: int = 0  # since the start, from the tree because all of it was to go
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ scheduling, and nothing that outlives a request except the tree.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -43,6 +43,8 @@ class RadixCache:
         self.account = book.accounts.open("tree")
         self._full_evicted = 0
         self._swa_evicted = 0
+        self._evicted = [0] * len(book.ledgers)  # of each pool, whatever led to it
+        self._flushed = (0,) * len(book.ledgers)  # of those
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size
@@ -114,10 +116,17 @@ class RadixCache:
             ledger.retire(step)
 
     def flush(self) -> None:
+        before = tuple(self._evicted)
         self._evict_full(self.book.ledgers[Pool.FULL].num_pages)
+        gone = zip(self._flushed, before, self._evicted, strict=True)
+        self._flushed = tuple(flushed + after - old for flushed, old, after in gone)
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
-        return count_pages(self.book, self.account, self._evictable())
+        evicted, flushed = self._evicted, self._flushed
+        return tuple(
+            replace(s, evicted=evicted[s.pool] - flushed[s.pool], flushed=flushed[s.pool])
+            for s in count_pages(self.book, self.account, self._evictable())
+        )
 
     def tree_statistics(self) -> RadixStatistics:
         tree = self.tree
@@ -239,6 +248,7 @@ class RadixCache:
             taken = tree.trim_leaf(leaf, min(count, leaf.num_pages))
             for ledger, pages in zip(self.book.ledgers, taken, strict=True):
                 ledger.release(pages, self.account)
+                self._evicted[ledger.pool] += len(pages)
             count -= len(taken[Pool.FULL])
             self._full_evicted += len(taken[Pool.FULL])
 
@@ -254,6 +264,7 @@ class RadixCache:
             self.tree.swa_queue.push(node)
             count -= len(pages)
             self._swa_evicted += len(pages)
+            self._evicted[Pool.SWA] += len(pages)
 
     def audit(self) -> CacheAudit:
         """Recount the tree and compare with its running counts, and what is lent with what the holdings list."""

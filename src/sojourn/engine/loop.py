@@ -17,7 +17,9 @@ from sojourn.cache.protocol import PrefixCache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import RequestId, StepId
+from sojourn.core.step import StepPlan
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent, Usage
+from sojourn.engine.meter import StepMeter, StepStatistics
 from sojourn.runner.runner import Runner, StepHandle
 from sojourn.scheduler.request import Request
 from sojourn.scheduler.scheduler import Launched, Progress, Scheduler
@@ -38,12 +40,15 @@ class MemCheck(Protocol):
 class EngineStatistics:
     steps: int
     in_flight: int
+    by_phase: tuple[StepStatistics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
     step: StepId
     handle: StepHandle
+    plan: StepPlan
+    began_at: float
 
 
 class EngineLoop:
@@ -67,6 +72,7 @@ class EngineLoop:
         self._depth = depth
         self._flights: deque[_Flight] = deque()
         self._next_step = 1
+        self._meter = StepMeter()
 
     @property
     def has_work(self) -> bool:
@@ -82,7 +88,9 @@ class EngineLoop:
         return None
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(steps=self._next_step - 1, in_flight=len(self._flights))
+        return EngineStatistics(
+            steps=self._next_step - 1, in_flight=len(self._flights), by_phase=self._meter.statistics()
+        )
 
     def report(self, error: CorruptionError) -> str:
         """What there is to say about a broken law: the book's picture, and who was alive."""
@@ -103,18 +111,19 @@ class EngineLoop:
 
     def step(self) -> list[Event]:
         """Plan and launch the next step, and settle the oldest in flight when there are more than `depth`."""
-        step = StepId(self._next_step)
+        step, began_at = StepId(self._next_step), self._clock()
         plan = self._scheduler.plan(step)
         if plan.work:
             self._next_step += 1
             if self._mem_check is not None:
                 self._mem_check.before_step(step, self._scheduler.planned())
             self._cache.launch(step)
-            self._flights.append(_Flight(step, self._runner.launch(plan)))
+            self._flights.append(_Flight(step, self._runner.launch(plan), plan, began_at))
         if not self._flights or (plan.work and len(self._flights) <= self._depth):
             return []
         flight = self._flights.popleft()
         result = flight.handle.wait()
+        self._meter.count(flight.plan, self._clock() - flight.began_at)
         self._cache.retire(flight.step)
         progress = self._scheduler.settle(result)
         if self._mem_check is not None:

@@ -60,6 +60,7 @@ class SchedulerStatistics:
     in_flight: int  # steps planned and not settled
     admissions: int
     retractions: int
+    retracted_tokens: int  # whose KV they gave up; what the cache kept of it is found again
     zombies: int
 
 
@@ -95,6 +96,7 @@ class Scheduler:
         self._arrivals = 0
         self._admissions = 0
         self._retractions = 0
+        self._retracted_tokens = 0
         self._zombies = 0
         self._admits_from = StepId(0)  # the head did not fit, and until this step or an end it is not asked again
 
@@ -128,6 +130,7 @@ class Scheduler:
             in_flight=len(self._flights),
             admissions=self._admissions,
             retractions=self._retractions,
+            retracted_tokens=self._retracted_tokens,
             zombies=self._zombies,
         )
 
@@ -349,6 +352,7 @@ class Scheduler:
         self._cache.cache_finished_req(request.cached, Outcome(Verdict.RETRACTED))
         law(request.cached.holding is None, "%s was retracted and still holds pages", request.request_id)
         request.state = RequestState.WAITING
+        self._retracted_tokens += request.num_launched
         request.num_launched = 0
         request.num_retractions += 1
         request.is_published = False

@@ -1,0 +1,72 @@
+"""What Prometheus is told, by a front that never ran: the engine's heartbeats and the ends of requests are given to it."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sojourn.api import wire
+from sojourn.api.engine_link import EngineLink
+from sojourn.api.metrics import Metrics
+from sojourn.core.ids import SeqId, StepId
+from sojourn.core.step import StepPlan, Work
+from sojourn.engine.events import Usage
+from sojourn.engine.meter import StepMeter
+
+CARD = wire.ModelCard("tiny", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], 4096)
+POOL = wire.PoolPages("full", 10, 2, 0, 1, 4, 1, 2, evictable=5, evicted=7, flushed=3)
+
+
+def values(metrics: Metrics) -> dict[tuple[str, frozenset[str]], float]:
+    """By name and labels' values."""
+    families = text_string_to_metric_families(metrics.expose().decode())
+    return {(s.name, frozenset(s.labels.values())): s.value for family in families for s in family.samples}
+
+
+def link_with_a_beat() -> EngineLink:
+    meter = StepMeter()
+    meter.count(StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),)), 0.25)
+    meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 0.001)
+    link = EngineLink("ipc://nowhere", lambda: 0.0)
+    link.welcome = wire.Welcome("e", CARD)
+    beat = wire.Heartbeat(1.0, True, 2, 1, 0, 3, 2, 1, 1, 0, 0, [POOL], 41, list(meter.statistics()))
+    (link.heartbeat,) = wire.events_decoder.decode(wire.encoder.encode([beat]))  # type: ignore[assignment]
+    return link
+
+
+def test_the_engine_is_what_its_last_heartbeat_told() -> None:
+    shown = values(Metrics(link_with_a_beat(), lambda: True, "1"))
+
+    def value(name: str, *labels: str) -> float:
+        return shown[f"sojourn_{name}", frozenset(labels)]
+
+    assert value("kv_evicted_pages_total", "full", "device", "pressure") == 7
+    assert value("kv_evicted_pages_total", "full", "device", "flush") == 3
+    assert value("kv_pinned_pages", "full") == 1
+    assert value("kv_pages_leaked", "full") == 0
+    assert value("retractions_total") == 2
+    assert value("retracted_tokens_total") == 41
+    assert value("step_tokens_sum", "prefill") == 3
+    assert value("step_tokens_bucket", "prefill", "2.0") == 0
+    assert value("step_tokens_bucket", "prefill", "4.0") == 1
+    assert value("step_tokens_bucket", "prefill", "+Inf") == 1
+    assert value("step_duration_seconds_count", "decode") == 1
+    assert value("step_duration_seconds_sum", "prefill") == pytest.approx(0.25)
+    assert value("step_duration_seconds_count", "mixed") == 0
+
+
+def test_nothing_is_told_of_an_engine_that_is_down() -> None:
+    names = {name for name, _ in values(Metrics(EngineLink("ipc://nowhere", lambda: 0.0), lambda: False, "1"))}
+    assert "sojourn_ready" in names
+    assert not {name for name in names if name.startswith(("sojourn_kv", "sojourn_step"))}
+
+
+@pytest.mark.parametrize(("source", "queried", "hit"), [("prefix", 40, 30), ("none", 40, 30), ("session", 0, 0)])
+def test_the_prefix_cache_is_asked_by_those_who_do_not_go_on_where_they_were(
+    source: str, queried: int, hit: int
+) -> None:
+    metrics = Metrics(EngineLink("ipc://nowhere", lambda: 0.0), lambda: True, "1")
+    usage = Usage(40, 30, 5, 10.0, 10.5, 11.0, 13.0, cached_source=source)
+    metrics.ended(wire.Ended(1, "stop", usage, 5), is_session=True)
+    shown = values(metrics)
+    assert shown["sojourn_prefix_cache_queried_tokens_total", frozenset()] == queried
+    assert shown["sojourn_prefix_cache_hit_tokens_total", frozenset()] == hit
+    assert shown["sojourn_cached_tokens_total", frozenset([source])] == 30
