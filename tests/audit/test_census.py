@@ -165,3 +165,19 @@ def test_levels(level: StrictMemCheck, busy_soon: int, busy_later: int) -> None:
     check.after_step(StepId(4), is_idle=True)
     assert check.checks == 2 * busy_soon + busy_later + 1
     assert check.last is not None
+
+
+def test_an_idle_engine_is_counted_once_per_change_of_the_ledgers() -> None:
+    rig = Rig("radix", 4)
+    check = MemCheck(rig.cache, StrictMemCheck.IDLE, Hand())
+    check.when_idle()
+    assert check.checks == 0
+    request = rig.request(9, lineage=None)
+    assert rig.cache.admit(request, 9)
+    rig.cache.cache_finished_req(request, Outcome(Verdict.ABORTED))
+    for _ in range(3):
+        check.when_idle()
+    assert check.checks == 1
+    rig.book.ledgers[0].allocate(rig.book.accounts.open("thief"), 1)
+    with pytest.raises(CorruptionError):
+        check.when_idle()

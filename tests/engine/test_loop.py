@@ -94,6 +94,18 @@ def test_the_census_is_offered_after_every_settled_step(depth: int) -> None:
     assert world.loop.statistics().in_flight == 0
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_engine_that_went_idle_without_a_settled_step_says_so(depth: int) -> None:
+    world = World(WorldConfig(), depth=depth)
+    request_id = world.submit([1, 2, 3], 5)
+    world.step()
+    world.abort(request_id)
+    while not world.check.idle_looks:
+        world.step()
+    assert world.loop.statistics().in_flight == 0
+    assert world.check.checks == world.backend.steps
+
+
 def test_at_depth_1_a_step_is_in_flight_while_the_next_is_planned() -> None:
     world = World(WorldConfig(chunk_tokens_max=2), depth=1)
     request_id = world.submit(list(range(8)), 3)

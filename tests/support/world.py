@@ -63,6 +63,7 @@ class CountingCheck:
         self._writes = WriteCheck(cache.book)
         self._touched: deque[tuple[StepId, AccountId, list[PageArray]]] = deque()
         self.checks = 0
+        self.idle_looks = 0
         self.mixed = 0  # steps with a decode and a chunk of a prompt
         self.slides = 0  # works whose window pool had let go
 
@@ -81,6 +82,11 @@ class CountingCheck:
         self._writes.retire(step)
         while self._touched and self._touched[0][0] <= step:
             self._touched.popleft()
+        self.check()
+
+    def when_idle(self) -> None:
+        assert not self._touched, "idle with a step in flight"
+        self.idle_looks += 1
         self.check()
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
 """When the books are checked: `--strict-mem-check`. What it raises nobody here catches: the engine reports and stops.
 
-0   when the engine goes idle
+0   when the engine goes idle, and when pages moved while it was
 1   and every few seconds while it is busy
 2   and after every step; before it, that no page has two writers
 """
@@ -25,7 +25,7 @@ class StrictMemCheck(IntEnum):
 
 
 class MemCheck:
-    """The loop calls `before_step` and `after_step`; the policy decides whether to look."""
+    """The loop calls `before_step`, `after_step` and `when_idle`; the policy decides whether to look."""
 
     def __init__(
         self, cache: PrefixCache, level: StrictMemCheck, clock: Clock, *, every_s: float = _EVERY_SECONDS
@@ -37,6 +37,7 @@ class MemCheck:
         self._last_at = clock()
         self._last: Census | None = None
         self._checks = 0
+        self._moves_seen = self._moves()
         self._writes = WriteCheck(cache.book)
 
     @property
@@ -59,12 +60,24 @@ class MemCheck:
         if is_idle or self._level is StrictMemCheck.EVERY_STEP or self._is_time():
             self.check()
 
+    def when_idle(self) -> None:
+        """Nothing runs, waits or is in flight: take the census if a page has moved since the last one.
+
+        What ends from outside, a rewind or a close moves pages without a step that settles.
+        """
+        if self._moves() != self._moves_seen:
+            self.check()
+
     def check(self) -> Census:
         """Take the census now."""
         self._last = census(self._cache)
         self._checks += 1
         self._last_at = self._clock()
+        self._moves_seen = self._moves()
         return self._last
+
+    def _moves(self) -> int:
+        return sum(ledger.statistics().moves for ledger in self._cache.book.ledgers)
 
     def _is_time(self) -> bool:
         return self._level is StrictMemCheck.PERIODIC and self._clock() - self._last_at >= self._every_s

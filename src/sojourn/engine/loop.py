@@ -35,6 +35,8 @@ class MemCheck(Protocol):
 
     def after_step(self, step: StepId, *, is_idle: bool) -> None: ...
 
+    def when_idle(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
@@ -119,7 +121,11 @@ class EngineLoop:
                 self._mem_check.before_step(step, self._scheduler.planned())
             self._cache.launch(step)
             self._flights.append(_Flight(step, self._runner.launch(plan), plan, began_at))
-        if not self._flights or (plan.work and len(self._flights) <= self._depth):
+        if not self._flights:
+            if self._mem_check is not None and not self._scheduler.has_work:
+                self._mem_check.when_idle()
+            return []
+        if plan.work and len(self._flights) <= self._depth:
             return []
         flight = self._flights.popleft()
         result = flight.handle.wait()
