@@ -304,6 +304,21 @@ def test_a_fork_of_a_running_session_has_its_finished_turns() -> None:
 # -- the door
 
 
+def test_a_turn_refused_by_the_last_door_leaves_no_claim_behind() -> None:
+    world = world_of()
+    session_id = world.service.open()
+    world.submit(new_tokens(4), 4)
+    world._ids -= 1  # the next request gets the id of one that is alive
+    with pytest.raises(ConflictError, match="alive already"):
+        world.service.start_turn(session_id, new_tokens(5), TurnParams(), cache_namespace="another")
+    view = world.service.history(session_id)
+    assert (view.state, len(view.token_ids)) == (SessionState.IDLE, 0)
+    world.service.start_turn(session_id, new_tokens(5), TurnParams(max_new_tokens=3), cache_namespace="a third")
+    world.run()
+    assert len(world.history(session_id)) == 8
+    world.close_all()
+
+
 def test_refusals_change_nothing() -> None:
     world = world_of(context=100)
     service = world.service

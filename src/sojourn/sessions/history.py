@@ -88,10 +88,9 @@ class History:
         self._note = note
         return self._claim
 
-    def prompt(self, claim: Claim) -> TokenArray:
-        """Everything the turn is given: the history and its own new tokens."""
-        self._own(claim)
-        return np.concatenate((self._tokens[: self._settled_len], self._pending))
+    def prompt(self, new_ids: TokenArray) -> TokenArray:
+        """Everything a turn with these new tokens is given: the history and they."""
+        return np.concatenate((self._tokens[: self._settled_len], np.asarray(new_ids, dtype=np.int32)))
 
     def commit(self, claim: Claim, output_ids: Sequence[int], reason: str = "") -> TurnRecord:
         """The turn stands: its prompt and its output become history."""

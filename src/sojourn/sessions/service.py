@@ -236,13 +236,12 @@ class SessionService:
         namespace = session.namespace if cache_namespace is None else cache_namespace
         if namespace != session.namespace and session.has_begun:
             raise ClientError("the cache of a session is chosen with its first turn, not later", param="cache_salt")
-        session.namespace, session.has_begun = namespace, True
         request_id = RequestId(self._new_id())
-        claim = session.history.begin(ids, note)
-        key = CacheKey(session.namespace, session.session_id)
-        self._submit(request_id, session.history.prompt(claim), key, max_new_tokens, params)
+        key = CacheKey(namespace, session.session_id)
+        self._submit(request_id, session.history.prompt(ids), key, max_new_tokens, params)  # the last that may refuse
+        session.namespace, session.has_begun = namespace, True
         session.state = following
-        session.turn = _Turn(request_id, claim)
+        session.turn = _Turn(request_id, session.history.begin(ids, note))
         self._turns[request_id] = session
         self._deadlines.clear(session.session_id)
         return request_id
