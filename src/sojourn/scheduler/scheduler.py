@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sojourn.cache.protocol import Outcome, PrefixCache, Verdict
+from sojourn.cache.release import release_kv_cache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId, SeqId, StepId
@@ -340,8 +341,7 @@ class Scheduler:
             self._leave(request)
         else:
             self._waiting.remove(request)
-        self._cache.cache_finished_req(request.cached, outcome)
-        law(request.cached.holding is None, "%s ended and still holds pages", request.request_id)
+        release_kv_cache(self._cache, request.cached, outcome)
         request.state = RequestState.FINISHED
         del self._requests[request.request_id]
         self._admits_from = StepId(0)
@@ -349,8 +349,7 @@ class Scheduler:
     def _retract(self, request: Request) -> None:
         """RUNNING to WAITING: its pages become obtainable, its tokens stay."""
         self._leave(request)
-        self._cache.cache_finished_req(request.cached, Outcome(Verdict.RETRACTED))
-        law(request.cached.holding is None, "%s was retracted and still holds pages", request.request_id)
+        release_kv_cache(self._cache, request.cached, Outcome(Verdict.RETRACTED))
         request.state = RequestState.WAITING
         self._retracted_tokens += request.num_launched
         request.num_launched = 0
