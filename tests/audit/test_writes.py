@@ -94,14 +94,30 @@ def test_a_page_of_a_step_in_flight_has_no_second_writer() -> None:
     check.launch(StepId(3), [work(second, 0, SIZE)])
 
 
-def test_only_the_strictest_level_looks() -> None:
-    rig = Rig("none", SIZE)
-    request = plain(rig, 10)
-    wrong = [work(request, 0, 4), work(request, 4, 8)]
-    for level in (StrictMemCheck.IDLE, StrictMemCheck.PERIODIC):
-        MemCheck(rig.cache, level, lambda: 0.0).before_step(StepId(1), wrong)
-    strict = MemCheck(rig.cache, StrictMemCheck.EVERY_STEP, lambda: 0.0)
-    strict.before_step(StepId(1), wrong[:1])
-    strict.after_step(StepId(1), is_idle=False)
+@pytest.mark.parametrize("level", list(StrictMemCheck))
+def test_every_level_refuses_a_step_that_writes_what_is_not_its_own(level: StrictMemCheck) -> None:
+    rig = Rig("radix", SIZE)
+    rig.seed_tree(8)
+    request = plain(rig, 12)
+    check = MemCheck(rig.cache, level, lambda: 0.0)
+    check.before_step(StepId(1), [work(request, 8, 12)])
+    check.after_step(StepId(1), is_idle=False)
+    for start, end in ((7, 8), (7, 12)):
+        with pytest.raises(PageOwnerError, match="is tree"):
+            check.before_step(StepId(2), [work(request, start, end)])
     with pytest.raises(CorruptionError, match="twice"):
-        strict.before_step(StepId(2), wrong)
+        check.before_step(StepId(2), [work(request, 8, 9), work(request, 9, 12)])
+
+
+def test_only_the_strictest_level_compares_steps_in_flight() -> None:
+    rig = Rig("none", SIZE)
+    checks = {level: MemCheck(rig.cache, level, lambda: 0.0) for level in StrictMemCheck}
+    first = plain(rig, SIZE)
+    for check in checks.values():
+        check.before_step(StepId(1), [work(first, 0, SIZE)])
+    release_kv_cache(rig.cache, first, Outcome(Verdict.ABORTED))
+    second = [work(plain(rig, SIZE), 0, SIZE)]  # the same page, which no fence kept
+    checks[StrictMemCheck.IDLE].before_step(StepId(2), second)
+    checks[StrictMemCheck.PERIODIC].before_step(StepId(2), second)
+    with pytest.raises(PageOwnerError, match="still in flight"):
+        checks[StrictMemCheck.EVERY_STEP].before_step(StepId(2), second)

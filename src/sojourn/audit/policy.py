@@ -2,7 +2,9 @@
 
 0   when the engine goes idle, and when pages moved while it was
 1   and every few seconds while it is busy
-2   and after every step; before it, that no page has two writers
+2   and after every step; before it, that no page is written by two steps in flight
+
+Before every step of any level: each work writes pages of its own, so within the step no page has two writers.
 """
 
 from collections.abc import Sequence
@@ -53,6 +55,8 @@ class MemCheck:
         """The step is about to run: no page may have two writers."""
         if self._level is StrictMemCheck.EVERY_STEP:
             self._writes.launch(step, works)
+        else:
+            self._writes.check_own(step, works)
 
     def after_step(self, step: StepId, *, is_idle: bool) -> None:
         """Take the census if it is due."""
