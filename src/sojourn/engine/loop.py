@@ -1,8 +1,9 @@
 """One turn of the crank: plan, launch, settle. Composes scheduler, cache and runner; decides nothing.
 
         depth 0   plan n ─ launch n ─ wait n ─ settle n
-        depth 1   plan n ─ launch n ─ wait n-1 ─ settle n-1 ─ plan n+1 ...      (a step runs while the loop works)
+        depth 1   plan n ─ launch n ─ wait n-1 ─ settle n-1 ─ plan n+1 ...      (planned before the last is settled)
 
+Depth is the interface of overlap, not overlap: today `wait` runs the step, on this thread (see `runner/runner.py`).
 The cache is told of each launch before it runs and of each retirement after, so that pages given up in between are
 fenced. Runs on one thread; knows no clients.
 """

@@ -1,6 +1,7 @@
 """Runs step plans on a back end. It never allocates, frees or chooses: a plan in, samples out.
 
-`launch` and `wait` are two calls, so that the loop may settle one step and plan another while a step runs.
+`launch` and `wait` are two calls, so that the loop may have steps in flight beyond the one it settles. Today `wait` runs
+the step on the thread that calls it, so nothing overlaps in time yet: what depends on a step's age is ready for it.
 """
 
 from sojourn.backends.protocol import Backend, Batch, BatchOutput
@@ -10,7 +11,7 @@ from sojourn.runner.inputs import InputBuilder
 
 
 class StepHandle:
-    """A launched step. `wait` blocks until it has run and gives its result."""
+    """A launched step. `wait` gives its result."""
 
     def __init__(self, backend: Backend, plan: StepPlan, batch: Batch) -> None:
         self._backend = backend
