@@ -1,6 +1,6 @@
 """What the person chose and what the machine offers: engine options, the cache folder, the number of threads.
 
-The only module that reads the environment. Knows no model: bounds that depend on one are checked in `build.py`.
+The only module that reads the environment. Knows no model: bounds that depend on one are checked in `sizing.py`.
 """
 
 import os

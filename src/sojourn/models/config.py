@@ -1,6 +1,6 @@
 """What a model is, as numbers. Architectures are configurations, not classes: the core reads only this.
 
-Knows no file format: `gguf.py` and `safetensors.py` produce it, `packed.py` stores it.
+Knows no file format: `gguf.py` and `hf_config.py` produce it, `manifest.py` stores it.
 """
 
 from dataclasses import dataclass

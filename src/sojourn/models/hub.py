@@ -1,7 +1,7 @@
 """A Hugging Face hub id becomes a directory here. Only the files that a text model needs are fetched.
 
-Fetched once, a snapshot is used without asking the hub again; `refresh` asks. Which hub, which proxy and which token
-are huggingface_hub's own settings. Knows nothing of what is in the files.
+Fetched once, a snapshot is used without asking the hub again; `loading.pull` asks. Which hub, which proxy and which
+token are huggingface_hub's own settings. Knows nothing of what is in the files.
 """
 
 from pathlib import Path

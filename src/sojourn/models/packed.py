@@ -1,4 +1,4 @@
-"""The layout in which the core reads a model's weights, and the mapping that holds them.
+"""The layout in which the core reads a model's weights. The file that holds them is mapped in `store.py`.
 
 A matrix [rows, cols] (out, in: y = W x) is stored in blocks of 16 rows, rows padded with zeros to a multiple of 16.
 G = cols / 32 groups; `cols` of a quantised matrix is a multiple of 32. Element order inside the arrays:
