@@ -126,8 +126,10 @@ double Sampler::mass(std::span<const int> ids) const {
 // roughly where that is, and only the bucket in question is sorted.
 void Sampler::keep_top_p(const float* logits, const SamplingRow& row, float maximum, double mass_wanted) {
     const float scale = kBucketsPerNat / row.temperature;
+    // The last bucket takes a NaN too, which an infinite scale makes of the best logit.
     const auto bucket_of = [&](int id) {
-        return static_cast<size_t>(std::min((maximum - logits[id]) * scale, kBuckets - 1.0f));
+        const float bucket = (maximum - logits[id]) * scale;
+        return bucket < kBuckets - 1.0f ? static_cast<size_t>(bucket) : kBuckets - 1;
     };
     double masses[kBuckets] = {};
     for (const int id : ranked_) masses[bucket_of(id)] += static_cast<double>(weights_[static_cast<size_t>(id)]);
@@ -180,6 +182,8 @@ int Sampler::draw_filtered(const float* logits, const SamplingRow& row, float ma
     if (row.top_p < 1.0f) keep_top_p(logits, row, maximum, row.top_p * total);
 
     const double target = uniform * keep_ranked(logits, row);
+    // Only parameters that the door refuses keep nothing.
+    if (num_collected_ == 0) return -1;
     double before = 0.0;
     for (int i = 0; i + 1 < num_collected_; i++) {
         const int id = collected_[static_cast<size_t>(i)];

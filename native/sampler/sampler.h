@@ -35,7 +35,7 @@ class Sampler {
 public:
     Sampler(const Kernels& kernels, int vocab_size);
 
-    // The token, or -1 when the logits have no finite maximum or hold a NaN.
+    // The token, or -1 when the logits have no finite maximum or hold a NaN, or the filters keep nothing.
     int draw(const float* logits, const SamplingRow& row);
 
     // Log-probabilities of the model's own distribution: of `token`, and the `num_best` best, best first.

@@ -1,6 +1,7 @@
 #include "native/step/validate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <stdexcept>
@@ -31,9 +32,20 @@ void check_token_ids(std::span<const int32_t> ids, int vocab_size, const char* w
 
 void check_sampling(const SamplingRow& row, int vocab_size) {
     require(row.temperature >= 0.0f, "temperature %g is below 0", static_cast<double>(row.temperature));
+    require(row.temperature == 0.0f || (std::isfinite(row.temperature) && std::isfinite(1.0f / row.temperature)),
+            "temperature %g or its inverse is not finite", static_cast<double>(row.temperature));
     require(row.top_p > 0.0f, "top_p %g is not above 0", static_cast<double>(row.top_p));
-    require(row.repetition_penalty > 0.0f, "repetition_penalty %g is not above 0",
-            static_cast<double>(row.repetition_penalty));
+    // 1 keeps the likeliest only; what is written as below 1 may round to it.
+    require(row.min_p >= 0.0f && row.min_p <= 1.0f, "min_p %g is not in [0, 1]", static_cast<double>(row.min_p));
+    require(row.repetition_penalty > 0.0f && std::isfinite(row.repetition_penalty),
+            "repetition_penalty %g is not finite and above 0", static_cast<double>(row.repetition_penalty));
+    require(std::isfinite(row.presence_penalty), "presence_penalty %g is not finite",
+            static_cast<double>(row.presence_penalty));
+    require(std::isfinite(row.frequency_penalty), "frequency_penalty %g is not finite",
+            static_cast<double>(row.frequency_penalty));
+    for (const float value : row.bias_values) {
+        require(std::isfinite(value), "a bias of %g is not finite", static_cast<double>(value));
+    }
     require(row.num_prompt >= 0 && row.num_prompt <= static_cast<int>(row.history.size()),
             "%d prompt tokens in a history of %zu", row.num_prompt, row.history.size());
     check_token_ids(row.history, vocab_size, "history");

@@ -77,6 +77,35 @@ void test_not_numbers(const Kernels& kernels) {
     check(sampler.draw(nothing.data(), SamplingRow{}) == -1, "drew from nothing");
 }
 
+// Parameters at the ends of what a float holds: the best token or none, and no memory that is not the sampler's.
+void test_ends_of_the_range(const Kernels& kernels) {
+    constexpr int kVocab = 77;
+    constexpr int kBest = 40;
+    std::vector<float> logits(kVocab, 0.5f);
+    logits[kBest] = 0.75f;
+    logits[3] = -std::numeric_limits<float>::infinity();
+    Sampler sampler(kernels, kVocab);
+    for (const int top_k : {0, 5}) {
+        for (const float top_p : {1.0f, 0.5f, 1e-45f}) {
+            SamplingRow row;
+            row.top_k = top_k;
+            row.top_p = top_p;
+            row.temperature = 1e-38f;  // the inverse is finite, but not 32 times it
+            check(sampler.draw(logits.data(), row) == kBest, "not the best at top_p %g", static_cast<double>(top_p));
+            row.temperature = 3e38f;
+            const int token = sampler.draw(logits.data(), row);
+            check(token >= 0 && token < kVocab, "drew %d when all are as likely", token);
+        }
+    }
+    SamplingRow row;
+    row.temperature = 1e-39f;
+    row.top_k = kBest;
+    check(sampler.draw(logits.data(), row) == -1, "drew from weights that are no numbers");
+    row.temperature = 1.0f;
+    row.min_p = 2.0f;
+    check(sampler.draw(logits.data(), row) == -1, "drew from what no filter keeps");
+}
+
 }  // namespace
 }  // namespace sojourn::test
 
@@ -90,6 +119,7 @@ int main() {
             for (const float spread : {0.0f, 1.0f, 30.0f}) test::test_draws(kernels, vocab, spread);
         }
         test::test_not_numbers(kernels);
+        test::test_ends_of_the_range(kernels);
     }
     return test::report("test_sampler");
 }
