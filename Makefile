@@ -12,10 +12,10 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat serve test fuzz load e2e check oracle bench docs clean
+.PHONY: help env chat serve test fuzz load e2e check oracle bench bench-serving docs clean
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: .venv/.built  ## The environment in .venv and the built core, nothing else
 
@@ -49,6 +49,9 @@ oracle: env .venv/.test .venv/.oracle  ## Compare with transformers on the same 
 
 bench: env .venv/.bench  ## Compare speed with llama.cpp (compiles it, some minutes); writes benchmarks/results
 	$(BIN)/python -m benchmarks.step $(ARGS)
+
+bench-serving: env  ## What serving over HTTP costs (some minutes); writes benchmarks/results; ARGS="--only path"
+	$(BIN)/python -m benchmarks.serving $(ARGS)
 
 docs: env .venv/.docs  ## The documentation as a site, in build/docs; its figures are drawn from the code
 	$(BIN)/python -m docs.figures

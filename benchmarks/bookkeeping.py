@@ -239,8 +239,8 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def table(rows: list[Figure]) -> Table:
-    shown = Table(title="Bookkeeping and scheduling: medians of one run, quartiles beside them", title_justify="left")
+def table(rows: list[Figure], title: str) -> Table:
+    shown = Table(title=title, title_justify="left")
     shown.add_column("work")
     for heading in ("median", "unit", "quartiles", "goal"):
         shown.add_column(heading, justify="right" if heading in ("median", "quartiles") else "left", no_wrap=True)
@@ -272,7 +272,7 @@ def main() -> None:
         for row in figures(names if only is None else (only,)):
             rows.append(row)
             status.update(row.work)
-    console.print(table(rows))
+    console.print(table(rows, "Bookkeeping and scheduling: medians of one run, quartiles beside them"))
     if only is None:
         write(RESULTS, rows)
         console.print(f"written to {RESULTS}")
