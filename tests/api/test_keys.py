@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from sojourn.api.auth import LOCAL, Keys, Principal, Role, parse_keys
-from sojourn.api.errors import AuthenticationError
+from sojourn.api.errors import AuthenticationError, PermissionDeniedError
 from sojourn.core.errors import ClientError
 
 HASH = hashlib.sha256(b"key").hexdigest()
@@ -24,6 +24,14 @@ def test_without_keys_everybody_is_local() -> None:
     assert Keys({}).identify(None) == LOCAL
     assert LOCAL.reach is None
     assert Principal(Role.USER, "acme").reach == "acme"
+
+
+def test_only_an_administrator_names_another_tenant() -> None:
+    user, boss = Principal(Role.USER, "acme"), Principal(Role.ADMIN, "all")
+    assert [user.namespace(None), user.namespace("acme"), boss.namespace(None)] == ["acme", "acme", "all"]
+    assert boss.namespace("acme") == "acme"
+    with pytest.raises(PermissionDeniedError):
+        user.namespace("beta")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -163,10 +164,36 @@ def test_keys_have_roles_and_tenants_see_only_their_own(models: Path, tmp_path: 
         other = http.post("/v1/sessions", headers=bearer("bob")).json()["id"]
         cold = http.post(f"/v1/sessions/{other}/turns", json=body, headers=bearer("bob")).json()
         assert cold["usage"]["cached_tokens"] == 0, "KV is not shared between tenants"
+        check_that_ids_are_a_tenants_own(http, bearer)
         log = server.stderr()
     assert "tenant=acme" in log
     for key in roles:
         assert f"Bearer {key}" not in log
+
+
+def check_that_ids_are_a_tenants_own(http: httpx.Client, bearer: Callable[[str], dict[str, str]]) -> None:
+    """Two tenants call their session the same; each goes its own way, and an administrator says whose is meant."""
+    named = {"session_id": "same"}
+    for key, tenant in (("ann", "acme"), ("bob", "beta")):
+        opened = http.post("/v1/sessions", json=named, headers=bearer(key))
+        assert (opened.status_code, opened.json()["tenant"]) == (200, tenant)
+        assert http.post("/v1/sessions", json=named, headers=bearer(key)).status_code == 409
+    for key, count in (("ann", 10), ("bob", 20)):
+        body = {**GREEDY, "token_ids": ids(count), "max_tokens": 2}
+        said = http.post("/v1/sessions/same/turns", json=body, headers=bearer(key)).json()
+        assert said["usage"]["prompt_tokens"] == count
+    assert http.get("/v1/sessions/same", headers=bearer("bob")).json()["tokens"] == 22
+    assert http.get("/v1/sessions/same?tenant=beta", headers=bearer("ann")).status_code == 403
+    assert http.get("/v1/sessions/same", headers=bearer("boss")).status_code == 404
+    listed = http.get("/v1/sessions", headers=bearer("boss")).json()["data"]
+    assert sorted(one["tenant"] for one in listed if one["id"] == "same") == ["acme", "beta"]
+    assert http.delete("/v1/sessions/same?tenant=acme", headers=bearer("boss")).json()["deleted"] is True
+    assert http.get("/v1/sessions/same", headers=bearer("ann")).status_code == 404
+    assert http.get("/v1/sessions/same", headers=bearer("bob")).json()["turns"] == 1
+    for path in ("/open_session", "/close_session"):
+        for key in ("ann", "bob"):
+            answer = http.post(path, json={"session_id": "tree", "capacity_of_str_len": 10}, headers=bearer(key))
+            assert answer.status_code == 200, answer.text
 
 
 def test_a_wrong_key_file_and_an_open_door_are_refused(models: Path, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_sessions_have_a_bound_for_all_and_for_one_tenant(tmp_path: Path) -> Non
         await link.ask(wire.OpenSession("b1", "b", None), wire.SessionInfo)
         with pytest.raises(ClientError, match="this server"):
             await link.ask(wire.OpenSession("b2", "b", None), wire.SessionInfo)
-        await link.ask(wire.CloseSession("a1", None), wire.Closed)
+        await link.ask(wire.CloseSession("a1", "a"), wire.Closed)
         await link.ask(wire.OpenSession("a3", "a", None), wire.SessionInfo)
 
     async def run() -> None:

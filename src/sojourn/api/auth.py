@@ -33,8 +33,16 @@ class Principal:
 
     @property
     def reach(self) -> str | None:
-        """The namespace of the sessions it may touch; None: every one."""
+        """The namespace of what it may see in lists and abort; None: every one."""
         return None if self.role is Role.ADMIN else self.tenant
+
+    def namespace(self, tenant: str | None) -> str:
+        """Whose session an id names: its own tenant's, or that of the one it names. Only an administrator may name others."""
+        if tenant is None or tenant == self.tenant:
+            return self.tenant
+        if self.role < Role.ADMIN:
+            raise PermissionDeniedError("sessions of another tenant need the role admin", code="insufficient_role")
+        return tenant
 
 
 LOCAL = Principal(Role.ADMIN, "")  # whoever asks a server without keys, which listens to this machine only

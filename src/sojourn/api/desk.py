@@ -22,7 +22,7 @@ from sojourn.scheduler.request import StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams
 from sojourn.sessions.slots import SlotStatistics
 
-SALT_MARK = "\x1f"  # occurs in no tenant's name
+SALT_MARK = "\x1f"  # occurs in no tenant's name and in no id
 Send = Callable[[wire.Event], None]
 StopMatcherFactory = Callable[[Sequence[str], bool], StopMatcher]  # stop strings, and whether special tokens are shown
 
@@ -50,7 +50,7 @@ class _Running:
     """A request that a call of the front started."""
 
     call: int
-    session_id: str | None
+    name: str | None  # the service's, of its session
     num_history: int
     wants_samples: bool
     request_id: RequestId | None = None
@@ -77,7 +77,7 @@ class EngineDesk:
         self._stop_matcher = stop_matcher
         self._clock = clock
         self._send = send
-        self._namespaces: dict[str, str] = {}  # of open sessions
+        self._sessions: dict[str, tuple[str, str]] = {}  # open ones by the service's name: namespace and id
         self._running: dict[int, _Running] = {}
 
     # -- requests
@@ -103,7 +103,7 @@ class EngineDesk:
             before = self._service.summary(name)
             if command.expected_tokens is not None and before.num_tokens != command.expected_tokens:
                 raise ConflictError(
-                    f"session {name} has {before.num_tokens} tokens, not {command.expected_tokens}: "
+                    f"session {command.session_id} has {before.num_tokens} tokens, not {command.expected_tokens}: "
                     "another turn was faster",
                     param="session_id",
                     code="history_changed",
@@ -138,13 +138,13 @@ class EngineDesk:
                 event.message,
                 event.stop_match,
                 _miss(running, event),
-                self._pages_held(running.session_id),
+                self._pages_held(running.name),
             )
         )
 
-    def _pages_held(self, session_id: str | None) -> int:
+    def _pages_held(self, name: str | None) -> int:
         try:
-            return 0 if session_id is None else self._service.pages_held(session_id)
+            return 0 if name is None else self._service.pages_held(name)
         except NotFoundError:  # it was to be closed, and was when this turn ended
             return 0
 
@@ -172,22 +172,20 @@ class EngineDesk:
         """Do it and return the answer, or raise a ClientError with nothing changed."""
         match command:
             case wire.OpenSession():
-                self._check_room(command.namespace)
-                self._service.open(
-                    command.session_id, namespace=command.namespace, idle_timeout_s=command.idle_timeout_s
-                )
-                self._namespaces[command.session_id] = command.namespace
-                return self._info(command.session_id)
+                name = self._new_name(command.session_id, command.namespace)
+                self._service.open(name, namespace=command.namespace, idle_timeout_s=command.idle_timeout_s)
+                self._sessions[name] = command.namespace, command.session_id
+                return self._info(name)
             case wire.CloseSession():
                 name = self._reach(command.session_id, command.namespace)
                 reply = self._service.close(name)
                 if not reply.deferred:
-                    del self._namespaces[name]
+                    del self._sessions[name]
                 return wire.Closed(reply.deferred, reply.freed_pages)
             case wire.ShowSession():
                 return self._info(self._reach(command.session_id, command.namespace))
             case wire.ListSessions():
-                names = [name for name, space in self._namespaces.items() if command.namespace in (None, space)]
+                names = [name for name, (space, _) in self._sessions.items() if command.namespace in (None, space)]
                 return wire.SessionList([self._info(name) for name in names])
             case wire.ReadTranscript():
                 return self._transcript(self._reach(command.session_id, command.namespace))
@@ -214,10 +212,10 @@ class EngineDesk:
     def notice(self, notice: Notice) -> None:
         """A session ended by itself: told to the front, and out of reach from now on."""
         if isinstance(notice, SessionClosed):
-            namespace = self._namespaces.pop(notice.session_id, "")
+            namespace, session_id = self._sessions.pop(notice.session_id, ("", notice.session_id))
             self._send(
                 wire.SessionEnded(
-                    notice.session_id,
+                    session_id,
                     namespace,
                     notice.is_expired,
                     notice.freed_pages,
@@ -237,7 +235,7 @@ class EngineDesk:
             waiting=scheduler.waiting,
             admissions=scheduler.admissions,
             retractions=scheduler.retractions,
-            sessions=len(self._namespaces),
+            sessions=len(self._sessions),
             sessions_active=slots.num_active,
             sessions_idle=slots.num_idle,
             demotions=slots.demotions,
@@ -248,28 +246,37 @@ class EngineDesk:
 
     # -- inside
 
-    def _reach(self, session_id: str, namespace: str | None) -> str:
-        """The session, if it is open and the asker's: another tenant's does not exist."""
-        owner = self._namespaces.get(session_id)
-        if owner is None or namespace not in (None, owner):
+    def _reach(self, session_id: str, namespace: str) -> str:
+        """The service's name of a session that is open: another tenant's does not exist."""
+        name = name_of(session_id, namespace)
+        if name not in self._sessions:
             raise NotFoundError(f"no session {session_id} is open", param="session_id", code="session_not_found")
-        return session_id
+        return name
+
+    def _new_name(self, session_id: str, namespace: str) -> str:
+        """The service's name of a session to be opened. Refused if it is open, or as many are as may be."""
+        name = name_of(session_id, namespace)
+        if name in self._sessions:
+            raise ConflictError(f"session {session_id} is open already", param="session_id")
+        self._check_room(namespace)
+        return name
 
     def _check_room(self, namespace: str) -> None:
         """Raise LimitError when as many sessions are open as may be."""
-        total = len(self._namespaces)
+        total = len(self._sessions)
         if total >= self._limits.total:
             raise LimitError(f"{total} sessions are open, the bound of this server", code="too_many_sessions")
-        own = sum(owner == namespace for owner in self._namespaces.values())
+        own = sum(owner == namespace for owner, _ in self._sessions.values())
         if own >= self._limits.tenant:
             raise LimitError(f"{own} sessions are open, the bound of one tenant", code="too_many_sessions")
 
-    def _info(self, session_id: str) -> wire.SessionInfo:
-        summary = self._service.summary(session_id)
-        pages = self._service.pages_by_pool(session_id)
+    def _info(self, name: str) -> wire.SessionInfo:
+        summary = self._service.summary(name)
+        pages = self._service.pages_by_pool(name)
+        namespace, session_id = self._sessions[name]
         return wire.SessionInfo(
             session_id,
-            self._namespaces[session_id],
+            namespace,
             summary.state.value,
             summary.num_tokens,
             summary.num_turns,
@@ -277,8 +284,8 @@ class EngineDesk:
             [wire.HeldPages(Pool(index).name.lower(), own, leased) for index, (own, leased) in enumerate(pages)],
         )
 
-    def _transcript(self, session_id: str) -> wire.Transcript:
-        view = self._service.history(session_id)
+    def _transcript(self, name: str) -> wire.Transcript:
+        view = self._service.history(name)
         return wire.Transcript(
             view.state.value,
             view.token_ids.tolist(),
@@ -291,22 +298,22 @@ class EngineDesk:
         if isinstance(command, wire.Rewind):
             self._service.rewind(name, length=length)
             return self._info(name)
-        self._check_room(self._namespaces[name])
-        self._service.fork(name, command.new_id, length=length)
-        self._namespaces[command.new_id] = self._namespaces[name]
-        return self._info(command.new_id)
+        new = self._new_name(command.new_id, command.namespace)
+        self._service.fork(name, new, length=length)
+        self._sessions[new] = command.namespace, command.new_id
+        return self._info(new)
 
-    def _end_of_turns(self, session_id: str, turns: int, length: int | None) -> int:
+    def _end_of_turns(self, name: str, turns: int, length: int | None) -> int:
         if length is not None:
             raise ClientError("give one of turns and length, not both", param="length")
-        records = self._service.history(session_id).turns
+        records = self._service.history(name).turns
         if not 0 <= turns <= len(records):
             raise ClientError(f"turns is {turns}: the session has {len(records)}", param="turns")
         return records[turns - 1].end if turns else 0
 
     def _interrupt(self, command: wire.Interrupt) -> wire.Stopped:
         name = self._reach(command.session_id, command.namespace)
-        running = next((r for r in self._running.values() if r.session_id == name and r.keep is None), None)
+        running = next((r for r in self._running.values() if r.name == name and r.keep is None), None)
         if running is None:
             return wire.Stopped(False)
         stopped = self._end(running, undo=command.keep == 0)
@@ -339,6 +346,11 @@ class EngineDesk:
             )
             for p in self._cache.statistics()
         ]
+
+
+def name_of(session_id: str, namespace: str) -> str:
+    """What the service calls a session: ids are a tenant's own, and the service knows no tenants."""
+    return f"{namespace}{SALT_MARK}{session_id}" if namespace else session_id
 
 
 def _miss(running: _Running, event: FinishedEvent) -> str | None:

@@ -34,37 +34,39 @@ class Greet(Message, frozen=True):
 
 
 class OpenSession(Message, frozen=True):
+    """Ids are a namespace's own: another may have the same. Every command names both."""
+
     session_id: str
     namespace: str
     idle_timeout_s: float | None
 
 
 class CloseSession(Message, frozen=True):
-    """A namespace of None is an administrator's: every session is in reach."""
-
     session_id: str
-    namespace: str | None
+    namespace: str
 
 
 class ShowSession(Message, frozen=True):
     session_id: str
-    namespace: str | None
+    namespace: str
 
 
 class ListSessions(Message, frozen=True):
+    """A namespace of None is an administrator's: every one's."""
+
     namespace: str | None
 
 
 class ReadTranscript(Message, frozen=True):
     session_id: str
-    namespace: str | None
+    namespace: str
 
 
 class Rewind(Message, frozen=True):
     """To exactly one of a length in tokens and a number of turns to keep."""
 
     session_id: str
-    namespace: str | None
+    namespace: str
     length: int | None
     turns: int | None
 
@@ -73,7 +75,7 @@ class Fork(Message, frozen=True):
     """A new session with the first tokens or turns of this one; all of them when neither is given."""
 
     session_id: str
-    namespace: str | None
+    namespace: str
     new_id: str
     length: int | None
     turns: int | None
@@ -113,7 +115,7 @@ class Interrupt(Message, frozen=True):
     """End the running turn of a session. `keep`: that many tokens of its answer stand, None all, 0 undoes the turn."""
 
     session_id: str
-    namespace: str | None
+    namespace: str
     keep: int | None
 
 

@@ -47,11 +47,11 @@ def _add_sessions(router: APIRouter, desk: NativeDesk) -> None:
         name = body.session_id or front.world.new_id()
         try:
             if body.streaming:
-                if desk.trees.find(name, None) is not None:
+                if desk.trees.find(name, principal.tenant) is not None:
                     raise ConflictError(f"session {name} is open already")
                 await front.link.ask(wire.OpenSession(name, principal.tenant, body.timeout), wire.SessionInfo)
             else:
-                if not await desk.missing(name, None):
+                if not await desk.missing(name, principal.tenant):
                     raise ConflictError(f"session {name} is open already")
                 desk.trees.open(name, principal.tenant, body.timeout)
         except ConflictError as error:
@@ -67,10 +67,10 @@ def _add_sessions(router: APIRouter, desk: NativeDesk) -> None:
         principal, name = principal_of(request, Role.USER), body.session_id
         closed = wire.Closed(deferred=False, freed_pages=0)
         try:
-            if desk.trees.find(name, principal.reach) is not None:
-                desk.trees.close(name, principal.reach)
+            if desk.trees.find(name, principal.tenant) is not None:
+                desk.trees.close(name, principal.tenant)
             else:
-                closed = await front.link.ask(wire.CloseSession(name, principal.reach), wire.Closed)
+                closed = await front.link.ask(wire.CloseSession(name, principal.tenant), wire.Closed)
                 desk.forget(name, principal.tenant)
             if not closed.deferred:
                 front.metrics.session_closed("client")

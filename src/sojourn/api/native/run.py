@@ -36,7 +36,7 @@ class NativeDesk:
         self.live = LiveRequests()
         self.trees = TreeSessions(front.world.clock)
 
-    async def missing(self, session_id: str, namespace: str | None) -> bool:
+    async def missing(self, session_id: str, namespace: str) -> bool:
         try:
             await self.front.link.ask(wire.ShowSession(session_id, namespace), wire.SessionInfo)
         except NotFoundError:

@@ -160,33 +160,34 @@ def _kept(parent: Node | None, place: Place) -> int:
 
 
 class TreeSessions:
-    """The open ones of one front. A namespace of None reaches all."""
+    """The open ones of one front. Ids are a namespace's own: another may have the same."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._trees: dict[str, TreeSession] = {}
-        self._used_at: dict[str, float] = {}
+        self._trees: dict[tuple[str, str], TreeSession] = {}  # by namespace and id
+        self._used_at: dict[tuple[str, str], float] = {}
         self.stock = Stock()
 
     def open(self, session_id: str, namespace: str, timeout_s: float | None) -> None:
         self._expire()
-        if session_id in self._trees:
+        key = namespace, session_id
+        if key in self._trees:
             raise ConflictError(f"session {session_id} is open already", param="session_id")
         if len(self._trees) >= TREES_MAX:
             raise LimitError(f"{TREES_MAX} sessions are open, the bound of this server", code="too_many_sessions")
-        self._trees[session_id] = TreeSession(session_id, namespace, timeout_s, self.stock)
-        self._used_at[session_id] = self._clock()
+        self._trees[key] = TreeSession(session_id, namespace, timeout_s, self.stock)
+        self._used_at[key] = self._clock()
 
-    def find(self, session_id: str, namespace: str | None) -> TreeSession | None:
-        """The tree of that name, if it is open and in reach. Looking is using."""
+    def find(self, session_id: str, namespace: str) -> TreeSession | None:
+        """The tree of that name, if it is open. Looking is using."""
         self._expire()
-        tree = self._trees.get(session_id)
-        if tree is None or namespace not in (None, tree.namespace):
-            return None
-        self._used_at[session_id] = self._clock()
+        key = namespace, session_id
+        tree = self._trees.get(key)
+        if tree is not None:
+            self._used_at[key] = self._clock()
         return tree
 
-    def close(self, session_id: str, namespace: str | None) -> None:
+    def close(self, session_id: str, namespace: str) -> None:
         tree = self.find(session_id, namespace)
         if tree is None:
             raise NotFoundError(f"no session {session_id} is open", param="session_id")
@@ -194,10 +195,11 @@ class TreeSessions:
 
     def _expire(self) -> None:
         now = self._clock()
-        for name, tree in list(self._trees.items()):
-            if tree.timeout_s is not None and now - self._used_at[name] > tree.timeout_s and not tree.is_running:
+        for key, tree in list(self._trees.items()):
+            if tree.timeout_s is not None and now - self._used_at[key] > tree.timeout_s and not tree.is_running:
                 self._forget(tree)
 
     def _forget(self, tree: TreeSession) -> None:
-        del self._trees[tree.session_id], self._used_at[tree.session_id]
+        key = tree.namespace, tree.session_id
+        del self._trees[key], self._used_at[key]
         tree.forget()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Body, Path, Request, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
 
 from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
@@ -16,11 +16,13 @@ from sojourn.api.streaming import DONE, STREAMED, EventStream, while_connected
 from sojourn.core.errors import SojournError
 
 SessionId = Annotated[str, Path(max_length=128)]
+Tenant = Annotated[str | None, Query(max_length=64, description="whose session; only administrators name others")]
 
 
 def session_object(info: wire.SessionInfo) -> schemas.SessionObject:
     return schemas.SessionObject(
         id=info.session_id,
+        tenant=info.namespace,
         state=info.state,
         turns=info.num_turns,
         tokens=info.num_tokens,
@@ -60,18 +62,18 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
         return schemas.SessionListObject(data=[session_object(info) for info in listed.sessions])
 
     @router.get("/{session_id}", operation_id="get_session")
-    async def get_session(request: Request, session_id: SessionId) -> schemas.SessionObject:
+    async def get_session(request: Request, session_id: SessionId, tenant: Tenant = None) -> schemas.SessionObject:
         """State, turns, tokens, and the pages it holds."""
         front, principal = front_of(request), principal_of(request, Role.USER)
-        info = await front.link.ask(wire.ShowSession(session_id, principal.reach), wire.SessionInfo)
+        info = await front.link.ask(wire.ShowSession(session_id, principal.namespace(tenant)), wire.SessionInfo)
         return session_object(info)
 
     @router.delete("/{session_id}", operation_id="close_session")
-    async def close_session(request: Request, session_id: SessionId) -> schemas.DeletedObject:
+    async def close_session(request: Request, session_id: SessionId, tenant: Tenant = None) -> schemas.DeletedObject:
         """Close it now, or when its running turn ends (`deferred`)."""
         front, principal = front_of(request), principal_of(request, Role.USER)
-        closed = await front.link.ask(wire.CloseSession(session_id, principal.reach), wire.Closed)
-        desk.forget(session_id, principal.tenant)
+        closed = await front.link.ask(wire.CloseSession(session_id, principal.namespace(tenant)), wire.Closed)
+        desk.forget(session_id, principal.namespace(tenant))
         if not closed.deferred:
             front.metrics.session_closed("client")
         return schemas.DeletedObject(
@@ -82,33 +84,41 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
 def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
     @router.post("/{session_id}/interrupt", operation_id="interrupt_turn")
     async def interrupt(
-        request: Request, session_id: SessionId, body: Annotated[schemas.InterruptBody | None, Body()] = None
+        request: Request,
+        session_id: SessionId,
+        body: Annotated[schemas.InterruptBody | None, Body()] = None,
+        tenant: Tenant = None,
     ) -> schemas.InterruptedObject:
         """Stop the running turn now, keeping the first `keep` tokens of its answer."""
         front, principal = front_of(request), principal_of(request, Role.USER)
         keep = None if body is None else body.keep
-        stopped = await front.link.ask(wire.Interrupt(session_id, principal.reach, keep), wire.Stopped)
+        stopped = await front.link.ask(wire.Interrupt(session_id, principal.namespace(tenant), keep), wire.Stopped)
         return schemas.InterruptedObject(id=session_id, interrupted=stopped.stopped)
 
     @router.post("/{session_id}/rewind", operation_id="rewind_session")
-    async def rewind(request: Request, session_id: SessionId, body: schemas.BranchBody) -> schemas.SessionObject:
+    async def rewind(
+        request: Request, session_id: SessionId, body: schemas.BranchBody, tenant: Tenant = None
+    ) -> schemas.SessionObject:
         """Go back to the end of a turn, or to a length; the rest is forgotten."""
         front, principal = front_of(request), principal_of(request, Role.USER)
-        command = wire.Rewind(session_id, principal.reach, body.length, body.turns)
+        command = wire.Rewind(session_id, principal.namespace(tenant), body.length, body.turns)
         info = await front.link.ask(command, wire.SessionInfo)
         desk.forget(session_id, info.namespace)
         return session_object(info)
 
     @router.post("/{session_id}/fork", operation_id="fork_session")
     async def fork(
-        request: Request, session_id: SessionId, body: Annotated[schemas.ForkBody | None, Body()] = None
+        request: Request,
+        session_id: SessionId,
+        body: Annotated[schemas.ForkBody | None, Body()] = None,
+        tenant: Tenant = None,
     ) -> schemas.SessionObject:
         """A new session that begins with the first turns or tokens of this one; a running turn is not part of it."""
         front, principal = front_of(request), principal_of(request, Role.USER)
         front.check_open()
         asked = body or schemas.ForkBody()
         name = asked.session_id or front.world.new_id()
-        command = wire.Fork(session_id, principal.reach, name, asked.length, asked.turns)
+        command = wire.Fork(session_id, principal.namespace(tenant), name, asked.length, asked.turns)
         info = await front.link.ask(command, wire.SessionInfo)
         front.metrics.session_opened()
         desk.forget(name, info.namespace)

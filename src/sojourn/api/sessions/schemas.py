@@ -87,6 +87,7 @@ class PagesOfPool(BaseModel):
 
 class SessionObject(BaseModel):
     id: str
+    tenant: str = Field(description="whose it is; empty on a server without keys")
     object: Literal["session"] = "session"
     state: str
     turns: int
