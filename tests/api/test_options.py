@@ -13,13 +13,17 @@ from sojourn.core.errors import ClientError
         (TurnOptions(temperature=float("inf")), "temperature", "from 0"),
         (TurnOptions(temperature=-0.1), "temperature", "from 0"),
         (TurnOptions(temperature="hot"), "temperature", "from 0"),  # type: ignore[arg-type]
-        (TurnOptions(top_p=0.0), "top_p", "above 0 to 1"),
-        (TurnOptions(top_p=2.0), "top_p", "above 0 to 1"),
+        (TurnOptions(temperature=10**400), "temperature", "to 100"),
+        (TurnOptions(top_p=0.0), "top_p", "from 1e-06 to 1"),
+        (TurnOptions(top_p=1e-46), "top_p", "from 1e-06 to 1"),
+        (TurnOptions(top_p=2.0), "top_p", "from 1e-06 to 1"),
         (TurnOptions(top_k=-1), "top_k", "from 0"),
         (TurnOptions(min_p=1.0), "min_p", "from 0 below 1"),
+        (TurnOptions(min_p=1 - 1e-9), "min_p", "below 1"),  # 1 in float32
         (TurnOptions(max_tokens=0), "max_tokens", "from 1"),
         (TurnOptions(max_tokens=1.5), "max_tokens", "from 1"),  # type: ignore[arg-type]
-        (TurnOptions(repetition_penalty=0.0), "repetition_penalty", "above 0"),
+        (TurnOptions(repetition_penalty=0.0), "repetition_penalty", "from 0.01"),
+        (TurnOptions(repetition_penalty=1e-39), "repetition_penalty", "from 0.01"),
         (TurnOptions(presence_penalty=3.0), "presence_penalty", "to 2"),
         (TurnOptions(frequency_penalty=-3.0), "frequency_penalty", "from -2"),
         (TurnOptions(stop=[""]), "stop", "1 to 1,000"),
@@ -49,3 +53,11 @@ def test_the_defaults_and_the_edges_are_lawful() -> None:
 def test_a_given_seed_wins_over_the_derived_one() -> None:
     assert TurnOptions(seed=0).sampling(7).seed == 0
     assert TurnOptions().sampling(7).seed == 7
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-39, 0.000_999])
+def test_a_temperature_that_float32_cannot_divide_by_is_greedy(temperature: float) -> None:
+    options = TurnOptions(temperature=temperature, top_k=40, top_p=0.5)
+    options.check(vocab_size=100)
+    assert options.sampling(7).temperature == 0.0
+    assert TurnOptions(temperature=0.001).sampling(7).temperature == 0.001

@@ -3,6 +3,7 @@
 Knows the vocabulary's size and the context's length; knows no model and no engine.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -14,6 +15,9 @@ from sojourn.core.step import SamplingParams
 TEMPERATURE_DEFAULT = 0.7
 TOP_P_DEFAULT = 0.95
 TEMPERATURE_MAX = 100.0
+GREEDY_BELOW = 1e-3  # a temperature this low is greedy: dividing logits by it would leave the range of float32
+TOP_P_MIN = 1e-6
+REPETITION_MIN = 0.01
 STOPS_MAX = 16
 STOP_LENGTH_MAX = 1000  # characters
 LOGPROBS_MAX = 20
@@ -45,11 +49,11 @@ class TurnOptions:
     """How a turn is sampled and when it stops.
 
     max_tokens          1 or more; None: up to the end of the context
-    temperature         0 (greedy) to 100; divides the logits
-    top_p               above 0, up to 1: the likeliest tokens that add up to this probability
+    temperature         0 to 100; divides the logits; below 0.001 is greedy
+    top_p               0.000001 to 1: the likeliest tokens that add up to this probability
     top_k               0 (off) or more: the k likeliest
     min_p               0 (off) to below 1: tokens at least this likely relative to the likeliest
-    repetition_penalty  above 0, up to 10; 1 is off; counts prompt and output
+    repetition_penalty  0.01 to 10; 1 is off; counts prompt and output
     presence_penalty, frequency_penalty   -2 to 2; 0 is off; count the output
     logit_bias          token id to -100 .. 100, added to its logit
     seed                0 to 2**64 - 1; None: derived from the engine's seed, another one for every turn
@@ -87,10 +91,11 @@ class TurnOptions:
         """Raise ClientError on the first option out of its bounds; it names option, bound and what was given."""
         check_range("max_tokens", self.max_tokens, 1, 2**31 - 1, optional=True)
         check_number("temperature", self.temperature, 0.0, TEMPERATURE_MAX)
-        check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        check_number("top_p", self.top_p, TOP_P_MIN, 1.0)
         check_range("top_k", self.top_k, 0, 2**31 - 1)
         check_number("min_p", self.min_p, 0.0, 1.0, high_open=True)
-        check_number("repetition_penalty", self.repetition_penalty, 0.0, REPETITION_MAX, low_open=True)
+        check_number("min_p", as_float32(self.min_p), 0.0, 1.0, high_open=True)
+        check_number("repetition_penalty", self.repetition_penalty, REPETITION_MIN, REPETITION_MAX)
         check_number("presence_penalty", self.presence_penalty, -PENALTY_MAX, PENALTY_MAX)
         check_number("frequency_penalty", self.frequency_penalty, -PENALTY_MAX, PENALTY_MAX)
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
@@ -111,7 +116,7 @@ class TurnOptions:
     def sampling(self, seed: int) -> SamplingParams:
         """What the engine needs of these options; `seed` stands in where the caller gave none."""
         return SamplingParams(
-            temperature=float(self.temperature),
+            temperature=0.0 if self.temperature < GREEDY_BELOW else float(self.temperature),
             top_k=self.top_k,
             top_p=float(self.top_p),
             min_p=float(self.min_p),
@@ -122,3 +127,9 @@ class TurnOptions:
             seed=seed if self.seed is None else self.seed,
             num_logprobs=self.logprobs,
         )
+
+
+def as_float32(value: float) -> float:
+    """As the engine computes with it: what is just below a bound may be rounded up to it."""
+    (narrow,) = struct.unpack("f", struct.pack("f", value))
+    return float(narrow)

@@ -26,11 +26,11 @@ class Sampling(Strict):
     """How a turn is sampled and when it stops; each field, its bounds and its default as in the library."""
 
     max_tokens: int | None = Field(default=None, description="1 or more; null: up to the end of the context")
-    temperature: float = Field(default=TEMPERATURE_DEFAULT, description="0 (greedy) to 100")
-    top_p: float = Field(default=TOP_P_DEFAULT, description="above 0, up to 1")
+    temperature: float = Field(default=TEMPERATURE_DEFAULT, description="0 to 100; below 0.001: greedy")
+    top_p: float = Field(default=TOP_P_DEFAULT, description="0.000001 to 1")
     top_k: int = Field(default=0, description="0: off")
     min_p: float = Field(default=0.0, description="0 (off) to below 1")
-    repetition_penalty: float = Field(default=1.0, description="above 0, up to 10; 1: off")
+    repetition_penalty: float = Field(default=1.0, description="0.01 to 10; 1: off")
     presence_penalty: float = Field(default=0.0, description="-2 to 2")
     frequency_penalty: float = Field(default=0.0, description="-2 to 2")
     logit_bias: dict[str, float] | None = Field(default=None, description="token id to -100 .. 100")

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 from sojourn.api.front import TextSide
 from sojourn.api.native.schemas import GenerateBody, SamplingBody, SessionParamsBody
-from sojourn.api.options import LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, STOPS_MAX, TurnOptions
+from sojourn.api.options import LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, REPETITION_MIN, STOPS_MAX, TurnOptions
 from sojourn.api.schemas import TOKENS_MAX, bias_by_id
 from sojourn.api.text.stop_strings import TextStream
 from sojourn.core.bounds import SEED_MAX, check_number, check_range, check_text
 from sojourn.core.errors import ClientError
 from sojourn.core.step import SamplingParams
 
-GREEDY_BELOW = 1e-6
 BATCH_MAX = 64
 STOP_IDS_MAX = 256
 # Said to a scheduler, a router or a log that is not ours: they change no answer.
@@ -198,7 +197,7 @@ def _job(
     _check_sampling(asked, vocab_size)
     logprobs = _logprobs(body, session)
     options = TurnOptions(
-        temperature=0.0 if 0 <= asked.temperature < GREEDY_BELOW else asked.temperature,
+        temperature=asked.temperature,
         top_p=asked.top_p,
         top_k=max(0, asked.top_k),
         min_p=asked.min_p,
@@ -236,7 +235,7 @@ def _check_sampling(asked: SamplingBody, vocab_size: int) -> None:
     check_range("max_new_tokens", asked.max_new_tokens, 0, TOKENS_MAX, optional=True)
     if asked.top_k != -1:
         check_range("top_k", asked.top_k, 1, TOKENS_MAX)
-    check_number("repetition_penalty", asked.repetition_penalty, 0.0, REPETITION_MAX, low_open=True)
+    check_number("repetition_penalty", asked.repetition_penalty, REPETITION_MIN, REPETITION_MAX)
     for name, value in (("presence_penalty", asked.presence_penalty), ("frequency_penalty", asked.frequency_penalty)):
         check_number(name, value, -PENALTY_MAX, PENALTY_MAX)
     check_range("sampling_seed", asked.sampling_seed, 0, SEED_MAX, optional=True)

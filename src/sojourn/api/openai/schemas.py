@@ -44,8 +44,8 @@ class SharedBody(Strict):
     model: str = Field(min_length=1, max_length=512, description="as GET /v1/models names it")
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX, description="choices; they share the prompt")
     max_tokens: int | None = Field(default=None, ge=1, le=TOKENS_MAX)
-    temperature: float | None = Field(default=None, description="0 (greedy) to 100; default 1")
-    top_p: float | None = Field(default=None, description="above 0, up to 1; default 1")
+    temperature: float | None = Field(default=None, description="0 to 100, below 0.001: greedy; default 1")
+    top_p: float | None = Field(default=None, description="0.000001 to 1; default 1")
     stop: str | list[str] | None = Field(default=None, description="up to 16 strings of 1 to 1,000 characters")
     seed: int | None = Field(default=None, description="0 to 2**64 - 1; the same seed gives the same choices")
     presence_penalty: float | None = Field(default=None, description="-2 to 2")
@@ -61,7 +61,7 @@ class SharedBody(Strict):
     wait: bool = Field(default=False, description="of a session: wait for the running turn instead of 409")
     top_k: int | None = Field(default=None, description="0: off")
     min_p: float | None = Field(default=None, description="0 (off) to below 1")
-    repetition_penalty: float | None = Field(default=None, description="above 0, up to 10; 1: off")
+    repetition_penalty: float | None = Field(default=None, description="0.01 to 10; 1: off")
     ignore_eos: bool = False
     cache_salt: str | None = Field(
         default=None, min_length=1, max_length=256, description="KV is shared with requests of the same salt only"
