@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import assert_never
 
+from sojourn.cache.grow import grow_kv_cache
 from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
 from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.cache.statistics import count_pages
@@ -10,7 +11,6 @@ from sojourn.core.errors import law
 from sojourn.core.ids import StepId
 from sojourn.core.step import TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook
-from sojourn.pages.sizing import misfit
 
 
 class NoneCache:
@@ -32,12 +32,7 @@ class NoneCache:
         return True
 
     def grow(self, request: CacheRequest, length: int) -> bool:
-        holding = holding_of(request)
-        self.slide(holding, 0)
-        if not self.make_room(self.book.pages_wanted(holding, length)):
-            return False
-        self.book.grow(holding, length)
-        return True
+        return grow_kv_cache(self, holding_of(request), length, 0, self.make_room)
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self.book.commit(holding_of(request), length)
@@ -61,15 +56,13 @@ class NoneCache:
             self.drop(holding)
 
     def capacity(self, length: int, chunk: int) -> str | None:
-        return misfit(self.book.layout, [ledger.num_pages for ledger in self.book.ledgers], length, chunk)
+        return self.book.capacity(length, chunk)
 
     def launch(self, step: StepId) -> None:
-        for ledger in self.book.ledgers:
-            ledger.launch(step)
+        self.book.launch(step)
 
     def retire(self, step: StepId) -> None:
-        for ledger in self.book.ledgers:
-            ledger.retire(step)
+        self.book.retire(step)
 
     def flush(self) -> None:
         pass

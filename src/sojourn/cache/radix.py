@@ -10,6 +10,7 @@ from typing import assert_never
 
 import numpy as np
 
+from sojourn.cache.grow import grow_kv_cache
 from sojourn.cache.node import NO_MATCH, Lease, Match, Node
 from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
 from sojourn.cache.recount import check_loan, recount
@@ -21,7 +22,6 @@ from sojourn.core.ids import NULL_PAGE, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.pages.ledger import PageLedger
-from sojourn.pages.sizing import misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,7 @@ class RadixCache:
         return True
 
     def grow(self, request: CacheRequest, length: int) -> bool:
-        holding = holding_of(request)
-        self.slide(holding, 0)
-        if not self.make_room(self.book.pages_wanted(holding, length)):
-            return False
-        self.book.grow(holding, length)
-        return True
+        return grow_kv_cache(self, holding_of(request), length, 0, self.make_room)
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self.book.commit(holding_of(request), length)
@@ -105,15 +100,13 @@ class RadixCache:
                 assert_never(other)
 
     def capacity(self, length: int, chunk: int) -> str | None:
-        return misfit(self.book.layout, [ledger.num_pages for ledger in self.book.ledgers], length, chunk)
+        return self.book.capacity(length, chunk)
 
     def launch(self, step: StepId) -> None:
-        for ledger in self.book.ledgers:
-            ledger.launch(step)
+        self.book.launch(step)
 
     def retire(self, step: StepId) -> None:
-        for ledger in self.book.ledgers:
-            ledger.retire(step)
+        self.book.retire(step)
 
     def flush(self) -> None:
         before = tuple(self._evicted)

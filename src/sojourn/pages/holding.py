@@ -16,11 +16,11 @@ from enum import Enum
 import numpy as np
 
 from sojourn.core.errors import CapacityError, law
-from sojourn.core.ids import NULL_PAGE, AccountId
+from sojourn.core.ids import NULL_PAGE, AccountId, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit
 from sojourn.pages.accounts import Accounts
 from sojourn.pages.ledger import PageLedger
-from sojourn.pages.sizing import PoolLayout
+from sojourn.pages.sizing import PoolLayout, misfit
 
 _FIRST_CAPACITY = 16
 
@@ -131,6 +131,19 @@ class HoldingBook:
     @property
     def has_steps_in_flight(self) -> bool:
         return self.ledgers[Pool.FULL].has_steps_in_flight
+
+    def launch(self, step: StepId) -> None:
+        """A step that may read pages is in flight: what is released now is fenced until it retires."""
+        for ledger in self.ledgers:
+            ledger.launch(step)
+
+    def retire(self, step: StepId) -> None:
+        for ledger in self.ledgers:
+            ledger.retire(step)
+
+    def capacity(self, length: int, chunk: int) -> str | None:
+        """None if a request of `length` tokens fits empty pools; else a sentence with its need and the pool's size."""
+        return misfit(self.layout, [ledger.num_pages for ledger in self.ledgers], length, chunk)
 
     def open(self, label: str, lease: object, prefix: Sequence[PageArray] = ()) -> Holding:
         """Start a holding on borrowed pages, one array per pool, null where the tree's window is gone."""

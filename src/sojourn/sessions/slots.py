@@ -17,6 +17,7 @@ from typing import assert_never
 
 import numpy as np
 
+from sojourn.cache.grow import grow_kv_cache
 from sojourn.cache.protocol import (
     CacheAudit,
     CacheKey,
@@ -116,13 +117,7 @@ class SessionAwareCache:
         return True
 
     def grow(self, request: CacheRequest, length: int) -> bool:
-        holding = holding_of(request)
-        self._inner.slide(holding, self._settled(request))
-        wanted = self.book.pages_wanted(holding, length)
-        if not self._make_room(wanted):
-            return False
-        self.book.grow(holding, length)
-        return True
+        return grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room)
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self._inner.commit(request, length)
