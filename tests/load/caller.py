@@ -158,7 +158,7 @@ class Caller:
         body = {**self._body(self._rng.randint(1, 30), self._sizes.long_answer), "stream": True}
         async with self._asking.stream(self._path("/turns"), body) as events:
             for _ in range(self._rng.randint(2, 8)):
-                await anext(events)
+                await anext(events, None)  # deltas are merged for a slow reader: the end may have come
         await self._look_after_leaving(body)
 
     async def _leave_prefill(self) -> None:
@@ -182,9 +182,8 @@ class Caller:
         body = {**self._body(self._rng.randint(1, 30), self._sizes.long_answer), "stream": True}
         before, keep = self._tokens, self._rng.choice((None, 0, 1, 3))
         async with self._asking.stream(self._path("/turns"), body) as events:
-            await self._hear(events, 3)
+            last = await self._hear(events, 3)
             await self._asking.post(self._path("/interrupt"), {"keep": keep})
-            last: Json = {}
             async for event in events:
                 last = event
         await self._look()
@@ -194,10 +193,14 @@ class Caller:
             kept = 0 if keep == 0 else len(body["token_ids"]) + last["kept_tokens"]
             check(self._tokens == before + kept, "length after an interruption", (before, kept, self._tokens, last))
 
-    async def _hear(self, events: AsyncGenerator[Json, None], count: int) -> None:
+    async def _hear(self, events: AsyncGenerator[Json, None], count: int) -> Json:
+        """Tokens until `count` were told; the last event."""
         heard = 0
-        while heard < count:
-            heard += len((await anext(events)).get("token_ids", []))
+        async for event in events:
+            heard += len(event.get("token_ids", []))
+            if heard >= count:
+                return event
+        raise UnexpectedError("a stream ended before its tokens")
 
     async def _rewind(self) -> None:
         turns = self._rng.randint(0, self._turns)
@@ -264,7 +267,7 @@ class Caller:
         body = {**self._completion_body(self._sizes.long_answer), "stream": True, "ignore_eos": True}
         async with self._asking.stream("/v1/completions", body) as events:
             for _ in range(self._rng.randint(1, 5)):
-                await anext(events)
+                await anext(events, None)
 
     async def _chat(self) -> None:
         body = {"model": self._sizes.model, "messages": [{"role": "user", "content": f"Number {self._rng.random()}"}]}
