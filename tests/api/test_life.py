@@ -4,6 +4,7 @@ import hashlib
 import json
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -316,6 +317,25 @@ def test_a_dead_front_is_started_again_its_turns_undone_and_its_sessions_kept(mo
         assert third["token_ids"] == expected["token_ids"], "what was said is read from the engine's transcript"
         assert third["usage"]["cached_tokens"] >= words[1]["usage"]["total_tokens"] - 1
         assert turn(server, session, text="Two", turn=1, max_tokens=6)["text"] == words[1]["text"]
+        quiet(server)
+
+
+def test_a_broken_law_leaves_its_report_and_the_engine_is_started_again(models: Path, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "tests.support.broken_server")
+    with serving(models, *SIZE, "--report-dir", str(tmp_path), command=command) as server:
+        broken = server.pid_of("engine")
+        session = open_session(server)
+        lost = server.http.post(f"/v1/sessions/{session}/turns", json={**GREEDY, "text": "Hello", "max_tokens": 3})
+        assert (lost.status_code, lost.json()["error"]["code"]) == (503, "engine_unavailable")
+        server.wait_until_ready()
+        (report,) = tmp_path.iterdir()
+        assert report.name == f"sojourn-report-{broken}.txt"
+        for text in (report.read_text(), server.stderr()):
+            assert "page 7 has two owners" in text
+            assert "pool FULL" in text
+            assert "requests:" in text
+        assert "the engine ended with code 70; it is started again" in server.stderr()
+        assert turn(server, open_session(server), text="Hello", max_tokens=3)["finish_reason"] == "length"
         quiet(server)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from tests.support.model_files import GgufOptions, tiny_model, write_gguf
 
-COMMAND = [sys.executable, "-c", "from sojourn.app.cli import main; main()", "serve", "--port", "0"]
+COMMAND = (sys.executable, "-c", "from sojourn.app.cli import main; main()")
+ROOT = Path(__file__).parents[2]
 GUARD_S = 120.0  # against hanging; never a measure
 CHATML = (
     "{% for m in messages %}{{ '[' + m.role + ':' + m.content + ']' }}{% endfor %}"
@@ -26,10 +27,15 @@ CHATML = (
 class Server:
     """A running `sojourn serve`. `log` is its stderr so far."""
 
-    def __init__(self, arguments: Sequence[str], cache: Path) -> None:
+    def __init__(self, arguments: Sequence[str], cache: Path, command: Sequence[str] = COMMAND) -> None:
         environment = {**os.environ, "SOJOURN_CACHE": str(cache), "COLUMNS": "200"}
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, "serve", "--port", "0", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -95,14 +101,19 @@ def write_tiny_gguf(folder: Path, *, context: int = 8192, architecture: str = "l
 
 @contextmanager
 def serving(
-    folder: Path, *arguments: str, model: Path | str | None = None, cache: Path | None = None, ready: bool = True
+    folder: Path,
+    *arguments: str,
+    model: Path | str | None = None,
+    cache: Path | None = None,
+    ready: bool = True,
+    command: Sequence[str] = COMMAND,
 ) -> Iterator[Server]:
     """A server over a tiny model (or another one) whose files lie in `folder`, prepared ones in `cache` or there."""
     path = model or folder / "tiny-llama.gguf"
     if isinstance(path, Path) and not path.exists():
         write_tiny_gguf(folder)
     arguments = ("--model", str(path), "--threads", "1", "--strict-mem-check", "2", *arguments)
-    server = Server(arguments, cache or folder / "cache")
+    server = Server(arguments, cache or folder / "cache", command)
     try:
         yield server.wait_until_ready() if ready else server
     finally:
