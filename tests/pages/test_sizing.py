@@ -2,15 +2,15 @@
 
 import pytest
 
-from sojourn.core.errors import CorruptionError, ModelError
+from sojourn.core.errors import CorruptionError
 from sojourn.core.step import Pool
 from sojourn.pages.sizing import (
+    NUM_RESERVED,
     KvShape,
     PoolLayout,
-    context_fits,
     misfit,
     page_bytes,
-    pool_sizes,
+    pool_totals,
     request_need,
 )
 
@@ -62,33 +62,15 @@ def test_page_bytes() -> None:
     assert page_bytes(GEMMA, PoolLayout(16, 512)) == (3 * 2 * 256 * 2 * 16, 15 * 2 * 256 * 2 * 16)
 
 
-@pytest.mark.parametrize("shape", [SMOL, GEMMA])
-@pytest.mark.parametrize("budget", [1 << 24, 1 << 28, 1 << 30])
-def test_pools_fill_the_budget_and_not_more(shape: KvShape, budget: int) -> None:
-    layout = PoolLayout(16, 512 if shape.num_sliding_layers else 0)
-    totals = pool_sizes(shape, layout, budget, context=8192, chunk=256, running_max=4)
-    costs = page_bytes(shape, layout)
-    used = sum(total * cost for total, cost in zip(totals, costs, strict=True))
-    assert used <= budget < used + sum(costs)
-    assert misfit(layout, totals, context_fits(layout, totals, 256), 256) is None
-
-
-def test_a_model_that_only_slides_has_page_numbers_for_every_token() -> None:
-    shape = KvShape(0, 4, 1, 64, 2)
-    layout = PoolLayout(16, 64)
-    totals = pool_sizes(shape, layout, 1 << 20, context=4096, chunk=64, running_max=2)
-    assert totals[Pool.FULL] == 2 * 256 + 1
-    assert totals[Pool.SWA] * page_bytes(shape, layout)[Pool.SWA] <= 1 << 20
-
-
-def test_a_budget_below_one_page_says_so() -> None:
-    with pytest.raises(ModelError, match="do not hold one page"):
-        pool_sizes(SMOL, PoolLayout(16), 1000, context=64, chunk=64, running_max=1)
-
-
-def test_the_longest_context_fits_and_one_page_more_does_not() -> None:
-    for totals in ((100, 100), (1000, 40), (1000, 80)):
-        layout = PoolLayout(16, 256)
-        longest = context_fits(layout, totals, 64)
-        assert misfit(layout, totals, longest, 64) is None
-        assert misfit(layout, totals, longest + 16, 64) is not None
+@pytest.mark.parametrize("window", [0, 64, 512])
+@pytest.mark.parametrize("size", [1, 16, 256])
+def test_pools_hold_one_request_of_all_tokens_and_the_windows_of_all(size: int, window: int) -> None:
+    layout, chunk, running_max = PoolLayout(size, window), 256, 4
+    for tokens in (2, 100, 8192, 8193):
+        totals = pool_totals(layout, tokens, chunk=chunk, running_max=running_max)
+        assert totals[Pool.FULL] == layout.pages_for(tokens) + NUM_RESERVED
+        assert misfit(layout, totals, tokens, chunk) is None
+        assert misfit(layout, totals, layout.pages_for(tokens) * size + 1, chunk) is not None
+        if window:
+            share = request_need(layout, tokens, chunk)[Pool.SWA]
+            assert totals[Pool.SWA] == min(totals[Pool.FULL], running_max * share + NUM_RESERVED)

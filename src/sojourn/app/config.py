@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 from sojourn.core.bounds import SEED_MAX, check_choice, check_range
 from sojourn.core.errors import ClientError
+from sojourn.pages.sizing import PAGE_SIZE_MAX, is_page_size
 
 CONTEXT_DEFAULT = 8192  # tokens; less where the model's own context is shorter
 TOKENS_MAX = 2**31 - 1
-PAGE_SIZE_MAX = 256
 THREADS_MAX = 256
 WeightsWidth = Literal["4bit", "8bit", "f32"]
 KvDtype = Literal["f16", "f32"]
@@ -48,7 +48,7 @@ class EngineOptions:
         check_range("chunk", self.chunk, 1, 65536)
         check_range("strict_mem_check", self.strict_mem_check, 0, 2)
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
-        if self.page_size & (self.page_size - 1):
+        if not is_page_size(self.page_size):
             raise ClientError(f"page_size must be a power of two, got {self.page_size}", param="page_size")
         check_choice("weights", self.weights, get_args(WeightsWidth), optional=True)
         check_choice("kv_dtype", self.kv_dtype, get_args(KvDtype))

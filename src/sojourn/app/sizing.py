@@ -6,7 +6,7 @@ from sojourn.app.config import CONTEXT_DEFAULT, EngineOptions
 from sojourn.core.errors import ClientError
 from sojourn.core.step import Pool
 from sojourn.models.config import ModelConfig
-from sojourn.pages.sizing import NUM_RESERVED, KvShape, PoolLayout, page_bytes, request_need
+from sojourn.pages.sizing import NUM_RESERVED, KvShape, PoolLayout, page_bytes, pool_totals
 
 VALUE_BYTES = {"f16": 2, "f32": 4}
 
@@ -43,16 +43,11 @@ def choose_size(name: str, config: ModelConfig, options: EngineOptions) -> Engin
     context = choose_context(name, config, options)
     layout = PoolLayout(options.page_size, config.attention.sliding_window)
     pool_tokens = max(context, options.pool_tokens or 0)
-    return EngineSize(context, pool_tokens, layout, pool_totals(layout, pool_tokens, options))
+    return EngineSize(context, pool_tokens, layout, _totals(layout, pool_tokens, options))
 
 
-def pool_totals(layout: PoolLayout, pool_tokens: int, options: EngineOptions) -> tuple[int, ...]:
-    """The window pool has what `max_running` requests need at most at one time, never more than the full pool."""
-    full = layout.pages_for(pool_tokens)
-    needs = request_need(layout, pool_tokens, options.chunk)
-    if len(needs) == 1:
-        return (full + NUM_RESERVED,)
-    return full + NUM_RESERVED, min(full, options.max_running * needs[Pool.SWA]) + NUM_RESERVED
+def _totals(layout: PoolLayout, pool_tokens: int, options: EngineOptions) -> tuple[int, ...]:
+    return pool_totals(layout, pool_tokens, chunk=options.chunk, running_max=options.max_running)
 
 
 def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
@@ -67,5 +62,5 @@ def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> i
         head_dim=attention.head_dim,
         value_bytes=VALUE_BYTES[options.kv_dtype],
     )
-    totals = pool_totals(layout, pool_tokens, options)
+    totals = _totals(layout, pool_tokens, options)
     return sum(total * size for total, size in zip(totals, page_bytes(shape, layout), strict=True))

@@ -6,11 +6,16 @@ Lengths are in tokens, counts in pages. `total` pages of a pool include the null
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sojourn.core.errors import ModelError, law
+from sojourn.core.errors import law
 from sojourn.core.step import Pool
 
 PAGE_SIZE_MAX = 256
 NUM_RESERVED = 1  # the null page of each pool
+
+
+def is_page_size(size: int) -> bool:
+    """A power of two up to `PAGE_SIZE_MAX`."""
+    return 0 < size <= PAGE_SIZE_MAX and size & (size - 1) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,7 @@ class PoolLayout:
     window: int = 0
 
     def __post_init__(self) -> None:
-        size = self.page_size
-        law(0 < size <= PAGE_SIZE_MAX and size & (size - 1) == 0, "page size %d is not a power of two up to 256", size)
+        law(is_page_size(self.page_size), "page size %d is not a power of two up to 256", self.page_size)
         law(self.window >= 0, "window %d", self.window)
 
     @property
@@ -74,6 +78,19 @@ def misfit(layout: PoolLayout, totals: Sequence[int], length: int, chunk: int) -
     return None
 
 
+def pool_totals(layout: PoolLayout, tokens: int, *, chunk: int, running_max: int) -> tuple[int, ...]:
+    """Pages in each pool, null pages included, of an engine whose full pool holds `tokens`.
+
+    The window pool has what `running_max` requests need at most at one time, never more than the full pool: idle
+    conversations keep at most one window each and give it up when pages are short.
+    """
+    full = layout.pages_for(tokens)
+    needs = request_need(layout, tokens, chunk)
+    if len(needs) == 1:
+        return (full + NUM_RESERVED,)
+    return full + NUM_RESERVED, min(full, running_max * needs[Pool.SWA]) + NUM_RESERVED
+
+
 @dataclass(frozen=True, slots=True)
 class KvShape:
     """What one token leaves in the pools, as numbers of the model."""
@@ -90,39 +107,3 @@ def page_bytes(shape: KvShape, layout: PoolLayout) -> tuple[int, ...]:
     per_layer = 2 * shape.num_kv_heads * shape.head_dim * shape.value_bytes * layout.page_size
     sizes = (shape.num_full_layers * per_layer, shape.num_sliding_layers * per_layer)
     return sizes[: layout.num_pools]
-
-
-def pool_sizes(
-    shape: KvShape, layout: PoolLayout, budget_bytes: int, context: int, chunk: int, running_max: int
-) -> tuple[int, ...]:
-    """Pages in each pool, null pages included, that fit the budget and hold the most tokens.
-
-    The window pool gets what `running_max` requests need for their windows and chunks, or as many pages as the full
-    pool, whichever is less; idle conversations keep at most one window each and give it up when pages are short.
-    """
-    full_bytes, *rest = page_bytes(shape, layout)
-    if not rest:
-        return (_at_least_two(budget_bytes // full_bytes, budget_bytes),)
-    window_bytes = rest[0]
-    wanted = running_max * (2 * window_pages_max(layout) + layout.pages_for(chunk)) + NUM_RESERVED
-    both = budget_bytes // (full_bytes + window_bytes)
-    if full_bytes == 0:  # page numbers cost nothing there; have enough of them
-        return running_max * layout.pages_for(context) + NUM_RESERVED, _at_least_two(both, budget_bytes)
-    if both <= wanted:
-        return (_at_least_two(both, budget_bytes),) * 2
-    return (budget_bytes - wanted * window_bytes) // full_bytes, wanted
-
-
-def context_fits(layout: PoolLayout, totals: Sequence[int], chunk: int) -> int:
-    """The longest context one request may have in pools of `totals` pages."""
-    usable = [total - NUM_RESERVED for total in totals]
-    longest = usable[Pool.FULL] * layout.page_size
-    if layout.window and request_need(layout, longest, chunk)[Pool.SWA] > usable[Pool.SWA]:
-        longest = usable[Pool.SWA] * layout.page_size
-    return longest
-
-
-def _at_least_two(pages: int, budget_bytes: int) -> int:
-    if pages < 2:
-        raise ModelError(f"{budget_bytes} bytes do not hold one page of KV beside the null page")
-    return pages
