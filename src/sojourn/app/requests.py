@@ -3,6 +3,7 @@
 Knows the door and the text side of a model; knows no conversation.
 """
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -43,7 +44,7 @@ class EngineRoom:
         self._door = door
         self._service = service  # touched only on the engine's thread
         self._seed = seed
-        self._num_turns = 0
+        self._turns = itertools.count()  # any thread takes the next one; a refused turn uses one up
         self.name = name
         self.tokenizer = tokenizer
         self.glue = glue
@@ -57,6 +58,11 @@ class EngineRoom:
     def call(self, question: Callable[[SessionService], T]) -> T:
         """Ask on the engine's thread, between two steps, and wait for the answer."""
         return self._door.ask(question)
+
+    def tell(self, command: Callable[[SessionService], object]) -> None:
+        """As `call`, without waiting, and nothing once the engine is stopped: for finalizers, which can do no more."""
+        with suppress(EngineStoppedError):
+            self._door.post(command)
 
     def start(
         self,
@@ -74,7 +80,7 @@ class EngineRoom:
         """
         stops = options.stop_strings
         params = TurnParams(
-            sampling=options.sampling((self._seed + self._num_turns * _GOLDEN) % 2**64),
+            sampling=options.sampling((self._seed + next(self._turns) * _GOLDEN) % 2**64),
             max_new_tokens=options.max_tokens,
             ignore_eos=options.ignore_eos,
             stop_matcher=StopStrings(self.tokenizer, stops) if stops else None,
@@ -104,18 +110,16 @@ class EngineRoom:
             else:
                 state.refuse()
             raise
-        self._num_turns += 1
         return state
 
     def _post_end(self, started: list[RequestId]) -> None:
-        if not self._door.is_closed:
-            self._door.post(lambda service: end_started(service, started))
+        self.tell(lambda service: end_started(service, started))
 
     def _sink(self, state: TurnState, session_id: str | None) -> Callable[[Event | EngineStoppedError], None]:
         """Called on the engine's thread, where the service may be asked directly."""
 
         def sink(event: Event | EngineStoppedError) -> None:
-            state.events.put(Ended(event, self._pages_held(session_id)) if isinstance(event, FinishedEvent) else event)
+            state.take(Ended(event, self._pages_held(session_id)) if isinstance(event, FinishedEvent) else event)
 
         return sink
 

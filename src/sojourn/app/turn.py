@@ -1,14 +1,21 @@
 """One turn as its caller sees it: an iterator of deltas that, once it ends, tells what it cost.
 
-Owns the events of one request on the caller's side. Knows no engine: how to stop and what to do at the end are given.
+Owns what came of one request. Knows no engine: how to stop and what to do at the end are given.
 
-    created ── events ──▶ deltas ──▶ ended        stop(), an abandoned iterator or a KeyboardInterrupt in the caller
-                 ╰──────── stop ─────╯            ask the engine to stop, and the turn still ends in order
+    engine's thread     take(event): text, ids, the end         all that must not be lost happens here
+          │ deltas
+          ▼
+    caller's thread     iterate                                  stop(), an abandoned iterator or a KeyboardInterrupt
+                                                                 ask the engine to stop; the turn still ends in order
+
+A KeyboardInterrupt may fall between taking something from a queue and using it. So the caller takes nothing but deltas
+to show, and whether the turn has ended is not told by what it takes.
 """
 
 import queue
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,9 +72,11 @@ class Ended:
 
 TurnEvent = TokensEvent | Ended | EngineStoppedError
 
+_LOOK_S = 0.05  # seconds between looks at whether a turn has ended: the word of it may be lost to an interrupt
+
 
 class TurnState:
-    """The part of a turn that its conversation keeps: it can be brought to its end after the caller lost interest."""
+    """The part of a turn that its conversation keeps: it comes to its end whether or not its caller looks on."""
 
     def __init__(
         self,
@@ -77,7 +86,6 @@ class TurnState:
         keeps_logprobs: bool,
         record: Callable[["TurnState"], None],
     ) -> None:
-        self.events: queue.SimpleQueue[TurnEvent] = queue.SimpleQueue()
         self.prompt_ids = prompt_ids
         self.output_ids: list[int] = []
         self.pieces: list[str] = []
@@ -89,6 +97,8 @@ class TurnState:
         self._keeps_logprobs = keeps_logprobs
         self.interrupt: Callable[[], None] = lambda: None  # set once the engine has the request
         self._record = record
+        self._deltas: queue.SimpleQueue[Delta | None] = queue.SimpleQueue()  # None: look whether it has ended
+        self._failure: EngineStoppedError | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -97,6 +107,8 @@ class TurnState:
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    # -- on the caller's thread
 
     def stop(self) -> None:
         """Ask the engine to end the turn; what was generated stands. Its last event is still to come."""
@@ -109,19 +121,38 @@ class TurnState:
         self.finish_reason = FinishReason.ABORT
 
     def drain(self) -> None:
-        """Take events until the turn has ended."""
+        """Wait until the turn has ended, however it does."""
         while not self.has_ended:
-            self.advance()
+            with suppress(queue.Empty):
+                self._deltas.get(timeout=_LOOK_S)
 
-    def advance(self) -> Delta | None:
-        """Wait for the next event. None: it carried no tokens and no text."""
-        event = self.events.get()
-        if isinstance(event, EngineStoppedError):
-            self.finish_reason = FinishReason.ABORT
-            raise event
+    def deltas(self) -> Iterator[Delta]:
+        """What comes, as it comes, to the end. Raises what stopped the engine."""
+        while True:
+            has_ended = self.has_ended  # then everything is in the queue already
+            try:
+                delta = self._deltas.get(block=not has_ended, timeout=_LOOK_S)
+            except queue.Empty:
+                if has_ended:
+                    break
+                continue
+            if delta is not None:
+                yield delta
+        if self._failure is not None:
+            raise self._failure
+
+    # -- on the engine's thread
+
+    def take(self, event: TurnEvent) -> None:
+        """The next event of the request."""
         if isinstance(event, TokensEvent):
-            return self._take(event.samples)
-        return self._end(event)
+            self._deltas.put(self._take(event.samples))
+            return
+        if isinstance(event, EngineStoppedError):
+            self._failure, self.finish_reason = event, FinishReason.ABORT
+        else:
+            self._end(event)
+        self._deltas.put(None)
 
     def _take(self, samples: tuple[Sample, ...]) -> Delta:
         ids = tuple(sample.token for sample in samples)
@@ -130,11 +161,15 @@ class TurnState:
         self.pieces.append(text)
         return Delta(text, ids, samples if self._keeps_logprobs else ())
 
-    def _end(self, ended: Ended) -> Delta | None:
+    def _end(self, ended: Ended) -> None:
+        """Everything is in place before `finish_reason` says that the turn has ended."""
         event, used = ended.event, ended.event.usage
         is_undone = event.reason is FinishReason.ABORT
-        sent = tuple(self.output_ids)
-        law(is_undone or sent == event.output_ids, "%s: tokens sent and kept differ", event.request_id)
+        law(
+            is_undone or tuple(self.output_ids) == event.output_ids,
+            "%s: tokens sent and kept differ",
+            event.request_id,
+        )
         rest = self._text_stream.flush()
         self.pieces.append(rest)
         self.usage = Usage(
@@ -146,10 +181,11 @@ class TurnState:
             pages_held=ended.pages_held,
         )
         self.message = event.message
-        self.finish_reason = event.reason
         if not is_undone:
             self._record(self)
-        return Delta(rest, ()) if rest else None
+        if rest:
+            self._deltas.put(Delta(rest, ()))
+        self.finish_reason = event.reason
 
 
 def tokens_per_second(tokens: int, first_token_at: float | None, finished_at: float) -> float | None:
@@ -173,10 +209,7 @@ class Turn:
     def __iter__(self) -> Iterator[Delta]:
         state = self._state
         try:
-            while not state.has_ended:
-                delta = state.advance()
-                if delta is not None:
-                    yield delta
+            yield from state.deltas()
         finally:
             if not state.has_ended:
                 state.stop()
@@ -207,7 +240,7 @@ class Turn:
 
     @property
     def output_ids(self) -> tuple[int, ...]:
-        """The tokens generated so far, an end-of-sequence token included."""
+        """The tokens generated so far, an end-of-sequence token included; the iteration may not have come so far."""
         return tuple(self._state.output_ids)
 
     @property
