@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sojourn.backends.native import NativeBackend, kv_bytes_per_page
+from sojourn.backends.native import NativeBackend
 from sojourn.backends.protocol import Batch
 from sojourn.core.errors import CorruptionError, ModelError
 from sojourn.core.step import SamplingParams
@@ -154,8 +154,3 @@ def test_page_sizes_are_powers_of_two(page_size: int) -> None:
     model = random_model(llama(), MatrixKind.F32)
     with pytest.raises(ModelError, match="page_size"):
         NativeBackend(model, page_size=page_size, num_pages=(2, 1), kv_dtype="f16", threads=1, seqs_max=1)
-
-
-def test_bytes_of_a_page() -> None:
-    assert kv_bytes_per_page(llama(), 16, "f16") == (2 * 16 * 2 * 16 * 2 * 2, 0)
-    assert kv_bytes_per_page(gemma(), 4, "f32") == (2 * 4 * 48 * 4, 2 * 4 * 48 * 4 * 2)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sojourn.audit.policy import MemCheck, StrictMemCheck
-from sojourn.backends.native import KvDtype, NativeBackend
+from sojourn.backends.native import NativeBackend
+from sojourn.backends.protocol import KvDtype
 from sojourn.cache.none import NoneCache
 from sojourn.cache.radix import RadixCache
 from sojourn.core.ids import RequestId

@@ -7,9 +7,10 @@ import typer
 
 from sojourn.api.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe, tell_about
-from sojourn.app.config import KvDtype, WeightsWidth
+from sojourn.app.config import WeightsWidth
 from sojourn.app.engine import Engine
 from sojourn.app.terminal import plain_console, show_progress
+from sojourn.backends.protocol import KvDtype
 
 
 def chat(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import SEED_MAX, check_choice, check_range
 from sojourn.core.errors import ClientError
 from sojourn.pages.sizing import PAGE_SIZE_MAX, is_page_size
@@ -17,7 +18,6 @@ CONTEXT_DEFAULT = 8192  # tokens; less where the model's own context is shorter
 TOKENS_MAX = 2**31 - 1
 THREADS_MAX = 256
 WeightsWidth = Literal["4bit", "8bit", "f32"]
-KvDtype = Literal["f16", "f32"]
 CacheKind = Literal["radix", "none"]
 CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 

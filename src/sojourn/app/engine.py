@@ -13,10 +13,11 @@ from typing import Self, Unpack
 
 from sojourn.api.options import TurnKeywords
 from sojourn.app.build import World, assemble
-from sojourn.app.config import CacheKind, EngineOptions, KvDtype, WeightsWidth, cache_dir
+from sojourn.app.config import CacheKind, EngineOptions, WeightsWidth, cache_dir
 from sojourn.app.memory import available_memory
 from sojourn.app.session import Session, start_alone
 from sojourn.app.turn import Turn
+from sojourn.backends.protocol import KvDtype
 from sojourn.models.manifest import ModelInfo
 from sojourn.models.progress import Progress, SilentProgress
 

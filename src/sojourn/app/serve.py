@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from sojourn.api.settings import FrontSettings
-from sojourn.app.config import EngineOptions, KvDtype, WeightsWidth
+from sojourn.app.config import EngineOptions, WeightsWidth
 from sojourn.app.processes import EngineStart, FrontStart
 from sojourn.app.supervisor import Part, Supervisor, listen
+from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import check_number, check_range
 from sojourn.core.errors import ClientError
 

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.backends import _native
-from sojourn.backends.protocol import Batch, BatchOutput, SamplingBatch
+from sojourn.backends.protocol import Batch, BatchOutput, KvDtype, SamplingBatch
 from sojourn.core.errors import CorruptionError, ModelError, law
 from sojourn.models.config import Activation, ModelConfig, Rope
 from sojourn.models.packed import MatrixKind, PackedMatrix, PackedModel
 
-KvDtype = Literal["f16", "f32"]
 InstructionSet = Literal["auto", "portable", "avx2", "avx512"]
 
 _ACTIVATIONS = {Activation.SILU: _native.Activation.SILU, Activation.GELU_TANH: _native.Activation.GELU_TANH}
@@ -24,15 +23,6 @@ _ACTIVATIONS = {Activation.SILU: _native.Activation.SILU, Activation.GELU_TANH: 
 def cpu_features() -> dict[str, bool]:
     """Instruction sets by name, and whether this processor and build can use them."""
     return _native.cpu_features()
-
-
-def kv_bytes_per_page(config: ModelConfig, page_size: int, kv_dtype: KvDtype) -> tuple[int, int]:
-    """Bytes of one page over all layers of its pool: (full, sliding window)."""
-    attention = config.attention
-    element = 2 if kv_dtype == "f16" else 4
-    per_layer = 2 * page_size * attention.num_kv_heads * attention.head_dim * element
-    sliding = sum(attention.layer_slides)
-    return per_layer * (config.num_layers - sliding), per_layer * sliding
 
 
 class NativeBackend:

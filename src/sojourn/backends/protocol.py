@@ -4,7 +4,7 @@ A back end owns weights, KV memory and page tables. It never allocates, frees or
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
+KvDtype = Literal["f16", "f32"]  # of cached keys and values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
