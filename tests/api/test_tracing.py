@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sojourn.api import wire
-from sojourn.api.account import Asker, turn_line
+from sojourn.api.account import Asker, line_of, turn_fields
 from sojourn.api.tracing import Tracer
 from sojourn.app.config import traces_wanted
 from sojourn.core.step import SamplingParams
@@ -40,7 +40,7 @@ def test_a_turn_is_a_span_with_its_parts() -> None:
 
 
 def test_the_log_line_says_everything_but_what_was_said() -> None:
-    line = turn_line(Asker("r1", "acme"), COMMAND, wire.Ended(1, "stop", USAGE, 5, pages_held=3))
+    line = line_of(turn_fields(Asker("r1", "acme"), COMMAND, wire.Ended(1, "stop", USAGE, 5, pages_held=3)))
     assert "request=r1 session=chat-1 tenant=acme finish=stop prompt=40 cached=30 new=10 completion=5" in line
     assert "source=session miss=- retractions=0 pages=3 queue_ms=500.0 ttft_ms=1000.0 total_ms=3000.0" in line
 

@@ -11,6 +11,7 @@ from sojourn.api import wire
 from sojourn.api.metrics import Metrics
 
 logger = logging.getLogger("sojourn.turn")
+Field = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,37 +36,50 @@ def ended(metrics: Metrics, asker: Asker, command: wire.Start, end: wire.Ended) 
     metrics.ended(end, is_session=command.session_id is not None)
     if end.reason == "abort":
         metrics.aborted("client")
-    logger.info("%s", turn_line(asker, command, end))
+    _log(turn_fields(asker, command, end))
 
 
 def left(metrics: Metrics, asker: Asker, command: wire.Start, why: str) -> None:
     """Nobody waits for the end of this request: the client went away, or the engine did."""
     metrics.aborted(why)
-    logger.info("request=%s session=%s tenant=%s finish=%s", asker.request_id, command.session_id, asker.tenant, why)
+    _log(_names(asker, command, why))
 
 
-def turn_line(asker: Asker, command: wire.Start, end: wire.Ended) -> str:
+def turn_fields(asker: Asker, command: wire.Start, end: wire.Ended) -> dict[str, Field]:
     """Everything about a turn but what was said."""
     usage = end.usage
-    fields: dict[str, object] = {
-        "request": asker.request_id,
-        "session": command.session_id or "-",
-        "tenant": asker.tenant or "-",
-        "finish": end.reason,
+    return _names(asker, command, end.reason) | {
         "prompt": usage.prompt_tokens,
         "cached": usage.cached_tokens,
         "new": usage.prompt_tokens - usage.cached_tokens,
         "completion": usage.completion_tokens,
         "source": usage.cached_source,
-        "miss": end.miss or "-",
+        "miss": end.miss,
         "retractions": usage.num_retractions,
         "pages": end.pages_held,
         "queue_ms": _milliseconds(usage.queued_at, usage.admitted_at),
         "ttft_ms": _milliseconds(usage.queued_at, usage.first_token_at),
         "total_ms": _milliseconds(usage.queued_at, usage.finished_at),
     }
-    return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
-def _milliseconds(start: float, end: float | None) -> str:
-    return "-" if end is None else f"{(end - start) * 1000:.1f}"
+def line_of(fields: dict[str, Field]) -> str:
+    """For people; what there is none of is a dash."""
+    return " ".join(f"{name}={'-' if value in (None, '') else value}" for name, value in fields.items())
+
+
+def _names(asker: Asker, command: wire.Start, finish: str) -> dict[str, Field]:
+    return {
+        "request": asker.request_id,
+        "session": command.session_id,
+        "tenant": asker.tenant,
+        "finish": finish,
+    }
+
+
+def _log(fields: dict[str, Field]) -> None:
+    logger.info("%s", line_of(fields), extra={"fields": fields})
+
+
+def _milliseconds(start: float, end: float | None) -> float | None:
+    return None if end is None else round((end - start) * 1000, 1)

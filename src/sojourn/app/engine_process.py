@@ -21,6 +21,7 @@ from sojourn.api.text.stop_strings import StopStrings
 from sojourn.app.build import EngineParts, Prepared, World, build_parts, prepare
 from sojourn.app.config import EngineOptions, cache_dir
 from sojourn.app.follow import follow_parent
+from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
 from sojourn.app.sizing import kv_bytes
@@ -33,6 +34,8 @@ from sojourn.engine.thread import EngineStoppedError, EngineThread
 from sojourn.models.tokenizer import Tokenizer
 from sojourn.sessions.service import SessionService
 
+logger = logging.getLogger("sojourn.engine")
+
 
 def serve_engine(start: EngineStart) -> int:
     """Load, serve until told to stop, and say how it went."""
@@ -43,7 +46,7 @@ def serve_engine(start: EngineStart) -> int:
         seed=secrets.randbits(63),
         free_memory=available_memory(),
     )
-    with show_progress(plain_console(stderr=True)) as progress:
+    with log_progress() if start.log_format == "json" else show_progress(plain_console(stderr=True)) as progress:
         prepared = prepare(start.model, start.options, world, progress)
     parts = build_parts(
         prepared.model,
@@ -94,7 +97,7 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     follow_parent()
     thread.start()
-    logging.getLogger("sojourn.engine").info("%s", describe(prepared, start.options))
+    logger.info("%s", describe(prepared, start.options))
     server.run()
     failed = thread.stopped
     thread.stop()
@@ -135,17 +138,17 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
 
 
 def _leave_report(stopped: EngineStoppedError, directory: str | None) -> None:
-    sys.stderr.write(f"{stopped.report}\n")
+    logger.critical("%s", stopped.report)
     if directory is not None:
         path = Path(directory) / f"sojourn-report-{os.getpid()}.txt"
         path.write_text(f"{stopped.report}\n")
-        sys.stderr.write(f"sojourn: the report is in {path}\n")
+        logger.critical("the report is in %s", path)
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's to answer
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
+    configure(start.log_format)
     try:
         return serve_engine(start)
     except (ClientError, ModelError) as error:

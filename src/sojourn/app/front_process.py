@@ -26,6 +26,7 @@ from sojourn.api.front import Front
 from sojourn.api.settings import FrontWorld
 from sojourn.app.config import traces_wanted
 from sojourn.app.follow import follow_parent
+from sojourn.app.logs import configure
 from sojourn.app.processes import EXIT_OPTIONS, FrontStart
 from sojourn.core.errors import ClientError
 
@@ -102,8 +103,8 @@ def read_keys(path: str | None) -> Keys:
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=FrontStart)
+    configure(start.log_format)
     follow_parent()
     try:
         return asyncio.run(serve_front(start))

@@ -5,12 +5,14 @@ Exit codes: 0 told to stop; 2 options, keys or model at fault (starting again is
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from sojourn.api.settings import FrontSettings
 from sojourn.app.config import EngineOptions
 
 EXIT_OPTIONS = 2
 EXIT_BROKEN_LAW = 70
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class EngineStart:
     report_dir: str | None = None
     sessions_max: int = 4096
     tenant_sessions_max: int = 1024
+    log_format: LogFormat = "text"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -37,6 +40,7 @@ class FrontStart:
     fd: int
     settings: FrontSettings
     api_key_file: str | None = None
+    log_format: LogFormat = "text"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

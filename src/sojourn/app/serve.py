@@ -1,7 +1,6 @@
 """`sojourn serve`: options to a supervised front and engine."""
 
 import asyncio
-import logging
 import shutil
 import tempfile
 from dataclasses import replace
@@ -13,7 +12,8 @@ import typer
 
 from sojourn.api.settings import FrontSettings
 from sojourn.app.config import EngineOptions, WeightsWidth
-from sojourn.app.processes import EngineStart, FrontStart
+from sojourn.app.logs import configure
+from sojourn.app.processes import EngineStart, FrontStart, LogFormat
 from sojourn.app.supervisor import Part, Supervisor, listen
 from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import check_number, check_range
@@ -49,6 +49,7 @@ def serve(
     report_dir: Annotated[
         Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")
     ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="json: one object per line, each field by its name.")] = "text",
 ) -> int:
     """Serve a model over HTTP. SIGTERM drains; a second one ends at once."""
     options = EngineOptions(
@@ -71,7 +72,8 @@ def serve(
     if host not in LOOPBACK and api_key_file is None:
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
     settings = FrontSettings(address="", version=version("sojourn"), shutdown_timeout_s=shutdown_timeout)
-    front = FrontStart(fd=-1, settings=settings, api_key_file=None if api_key_file is None else str(api_key_file))
+    key_file = None if api_key_file is None else str(api_key_file)
+    front = FrontStart(fd=-1, settings=settings, api_key_file=key_file, log_format=log_format)
     engine = EngineStart(
         address="",
         model=model,
@@ -81,13 +83,14 @@ def serve(
         sessions_max=sessions,
         tenant_sessions_max=sessions,
         report_dir=None if report_dir is None else str(report_dir),
+        log_format=log_format,
     )
     return run_both(host, port, front, engine)
 
 
 def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> int:
     """Open the socket, give both parts their places, and keep them running until a signal. The exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    configure(engine.log_format)
     listener = listen(host, port)
     place = Path(tempfile.mkdtemp(prefix="sojourn-"))  # readable by this user only
     address = f"ipc://{place}/engine"

@@ -3,7 +3,7 @@
 On a terminal progress is a bar; elsewhere it is a plain line at every quarter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -31,24 +31,24 @@ def plain_console(*, stderr: bool = False) -> Console:
 class PlainProgress:
     """One line when a piece of work starts and at every further quarter of it."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._what = ""
         self._total = 0
         self._done = 0
 
     def start(self, total: int, what: str) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._console.print(f"{what} ({total / MIB:,.0f} MiB)")
+        self._tell(f"{what} ({total / MIB:,.0f} MiB)")
 
     def advance(self, amount: int) -> None:
         before = self._quarter()
         self._done += amount
         if self._quarter() > before:
-            self._console.print(f"{self._what}: {self._quarter() * 25} %")
+            self._tell(f"{self._what}: {self._quarter() * 25} %")
 
     def message(self, text: str) -> None:
-        self._console.print(text)
+        self._tell(text)
 
     def _quarter(self) -> int:
         return self._done * 4 // self._total if self._total > 0 else 0
@@ -76,7 +76,7 @@ class BarProgress:
 def show_progress(console: Console) -> Iterator[ReportsProgress]:
     """Progress on `console` while the block runs."""
     if not console.is_terminal:
-        yield PlainProgress(console)
+        yield PlainProgress(console.print)
         return
     columns = (
         TextColumn("{task.description}"),
