@@ -244,10 +244,14 @@ def test_ctrl_c_before_the_first_token_keeps_the_conversation() -> None:
 
 
 @pytest.mark.usefixtures("smollm2")
-def test_an_empty_line_is_asked_again_and_ctrl_c_at_the_prompt_leaves() -> None:
+def test_an_empty_line_is_asked_again_and_ctrl_c_twice_at_the_prompt_leaves() -> None:
+    """Once it may have been meant for an answer that had just ended."""
     with terminal("chat") as screen:
         screen.wait_for(PROMPT)
         screen.type("\r")
+        screen.wait_for(PROMPT)
+        screen.type("\x03")
+        screen.wait_for("Ctrl-C again leaves")
         screen.wait_for(PROMPT)
         screen.type("\x03")
         assert screen.exit_code() == 0

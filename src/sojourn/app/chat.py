@@ -83,7 +83,7 @@ def tell_about(engine: Engine, notes: Console) -> None:
 
 
 def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
-    """Until Ctrl-D, or Ctrl-C at the prompt."""
+    """Until Ctrl-D, or Ctrl-C twice at the prompt: the first may have been meant for an answer that has just ended."""
     console.print(engine.description, style="bold")
     tell_about(engine, console)
     console.print("Ctrl-C stops an answer; Ctrl-D leaves.", style="dim")
@@ -95,7 +95,7 @@ def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
             stream(turn, console)
             console.print(summary(turn), style="dim")
         except KeyboardInterrupt:
-            console.print("\nstopped before the turn began", style="dim")
+            console.print("\nstopped", style="dim")
         except EngineStoppedError:
             raise
         except SojournError as error:
@@ -104,13 +104,20 @@ def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
 
 def _prompt(console: Console) -> str | None:
     """The next message; None when the person leaves."""
+    is_asked = False
     while True:
         try:
             message = input("\n> ")
             message.encode("utf-8")  # undecodable bytes of the terminal arrive as lone surrogates
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             console.print()
             return None
+        except KeyboardInterrupt:
+            console.print()
+            if is_asked:
+                return None
+            is_asked = True
+            console.print("Ctrl-C again leaves, and so does Ctrl-D.", style="dim")
         except UnicodeError:
             console.print("that was not valid UTF-8; please type it again", style="red")
         else:
