@@ -108,8 +108,9 @@ def test_every_fault_is_found(fault: Callable[[Rig, CacheRequest], None]) -> Non
     rig, request = busy()
     census(rig.cache)
     fault(rig, request)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError) as caught:
         census(rig.cache)
+    assert "\ncache: num_nodes" in report(caught.value, rig.cache, None), "a broken book is reported in full"
 
 
 def test_the_report_names_page_parties_step_and_the_pages_past() -> None:
@@ -121,7 +122,7 @@ def test_the_report_names_page_parties_step_and_the_pages_past() -> None:
     assert slot.holding is not None
     with pytest.raises(PageOwnerError) as caught:
         rig.book.ledgers[Pool.FULL].release(np.array([page], dtype=np.int32), slot.holding.account)
-    text = report(caught.value, rig.book, StepId(17))
+    text = report(caught.value, rig.cache, StepId(17))
     thief, owner = f"{slot.holding.label} #{slot.holding.account}", f"{holding.label} #{holding.account}"
     assert f"FULL page {page}: {thief} gives it to fenced #2, but {owner} owns it" in text
     assert "step: 17" in text
@@ -129,6 +130,14 @@ def test_the_report_names_page_parties_step_and_the_pages_past() -> None:
     assert f"free #0 -> {owner}" in text
     assert "pool SWA" in text
     assert f"label='{holding.label}'" in text
+    held = rig.cache.session_held_tokens()
+    assert held > 0
+    assert f"session_held_tokens {held}, session_held_swa_tokens {rig.cache.session_held_swa_tokens()}" in text
+    assert "session_held_req_count 1" in text
+    assert rig.radix is not None
+    assert f"num_nodes {rig.radix.tree_statistics().num_nodes}" in text
+    last = rig.book.ledgers[Pool.SWA].statistics().moves
+    assert f"  move {last}, after step" in text
 
 
 def test_the_report_survives_a_broken_book() -> None:
@@ -136,7 +145,7 @@ def test_the_report_survives_a_broken_book() -> None:
     forge_ledger(rig, request)
     with pytest.raises(CorruptionError) as caught:
         census(rig.cache)
-    assert "is claimed by free #0, but" in report(caught.value, rig.book, None)
+    assert "is claimed by free #0, but" in report(caught.value, rig.cache, None)
 
 
 class Hand:

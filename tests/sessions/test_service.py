@@ -354,6 +354,18 @@ def test_namespaces_do_not_share() -> None:
         assert record.end.usage.cached_tokens == cached
 
 
+def test_a_report_says_which_sessions_are_open() -> None:
+    world = world_of()
+    for name in ("one", "two"):
+        world.service.open(name)
+    world.run_turn("one", new_tokens(5), 3)
+    world.turn("two", new_tokens(5), 3)
+    world.step()
+    report = world.service.report(CorruptionError("page 7 has two owners"))
+    assert "broken law: page 7 has two owners" in report
+    assert "open sessions: 2\n  one: idle, 8 tokens\n  two: running, 0 tokens" in report
+
+
 def test_a_broken_law_passes_through() -> None:
     world = world_of()
     session_id = world.service.open()

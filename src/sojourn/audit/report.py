@@ -1,19 +1,22 @@
-"""What the engine says before it stops on a broken law: the law, the pools' picture, and the past of the page in question.
+"""What the engine says before it stops on a broken law: the law, the past of the page in question, the pools and holdings.
 
-Reads everything, changes nothing, and must not fail on a broken book: it only reads ledgers and lengths.
+Reads everything, changes nothing, and must not fail on a broken book: it only reads ledgers, lists and lengths.
 """
 
+from collections.abc import Sequence
+
+from sojourn.cache.protocol import PrefixCache
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import PageId, StepId
-from sojourn.pages.holding import HoldingBook
-from sojourn.pages.ledger import PageLedger, PageOwnerError
+from sojourn.pages.ledger import Move, PageLedger, PageOwnerError
 
 _MOVES_SHOWN = 12
 _HOLDINGS_SHOWN = 32
 
 
-def report(error: CorruptionError, book: HoldingBook, step: StepId | None) -> str:
-    """A page of text for the log: law, step, page with its last moves, pools, open holdings."""
+def report(error: CorruptionError, cache: PrefixCache, step: StepId | None) -> str:
+    """A page of text for the log: law, step, page with its last moves, pools with theirs, the cache, open holdings."""
+    book = cache.book
     lines = [f"broken law: {error}", f"step: {'none' if step is None else step}"]
     if isinstance(error, PageOwnerError):
         lines += _past_of(book.ledgers[error.pool], error.page)
@@ -26,18 +29,26 @@ def report(error: CorruptionError, book: HoldingBook, step: StepId | None) -> st
         lines += [f"  {book.accounts.name(account)}: {count}" for account, count in ledger.balances().items() if count][
             :_HOLDINGS_SHOWN
         ]
+        lines += ["  last moves:", *_shown(ledger, ledger.moves_since(now.moves - _MOVES_SHOWN))]
+    lines.append("cache: " + (", ".join(f"{name} {count}" for name, count in cache.facts()) or "keeps nothing"))
     lines.append(f"open holdings: {len(book.holdings)}")
-    lines += [f"  {holding}" for holding in list(book.holdings.values())[:_HOLDINGS_SHOWN]]
+    lines += [
+        f"  {holding}, window let go below {holding.swa_evicted_seqlen}"
+        for holding in list(book.holdings.values())[:_HOLDINGS_SHOWN]
+    ]
     return "\n".join(lines)
 
 
 def _past_of(ledger: PageLedger, page: PageId) -> list[str]:
-    name = ledger.accounts.name
-    lines = [f"page: {ledger.pool.name} {page}, owned by {name(ledger.owner(page))}"]
+    first = f"page: {ledger.pool.name} {page}, owned by {ledger.accounts.name(ledger.owner(page))}"
     moves = ledger.moves_of(page)
-    lines += [
+    return [first, *(_shown(ledger, moves[-_MOVES_SHOWN:]) if moves else ["  no move of it is remembered"])]
+
+
+def _shown(ledger: PageLedger, moves: Sequence[Move]) -> list[str]:
+    name = ledger.accounts.name
+    return [
         f"  move {move.serial}, after step {move.step} launched: {name(move.source)} -> {name(move.target)}, "
         f"with {len(move.pages)} pages"
-        for move in moves[-_MOVES_SHOWN:]
+        for move in moves
     ]
-    return lines if moves else [*lines, "  no move of it is remembered"]

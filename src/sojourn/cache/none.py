@@ -70,6 +70,9 @@ class NoneCache:
     def statistics(self) -> tuple[CacheStatistics, ...]:
         return count_pages(self.book, None, (0, 0))
 
+    def facts(self) -> tuple[tuple[str, int], ...]:
+        return ()
+
     def idle_holdings(self) -> Iterable[Holding]:
         return ()
 

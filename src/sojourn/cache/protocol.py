@@ -169,6 +169,10 @@ class PrefixCache(Protocol):
         """One per pool."""
         ...
 
+    def facts(self) -> tuple[tuple[str, int], ...]:
+        """Named counts of what it keeps and has done, for reports: it must not fail on a broken book."""
+        ...
+
     def idle_holdings(self) -> Iterable[Holding]:
         """Every holding kept that no request runs on. For the audit."""
         ...

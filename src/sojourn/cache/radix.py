@@ -5,7 +5,7 @@ scheduling, and nothing that outlives a request except the tree.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -126,6 +126,9 @@ class RadixCache:
         return RadixStatistics(
             tree.num_nodes, len(tree.leases), self._full_evicted, self._swa_evicted, tree.num_splits, tree.num_merges
         )
+
+    def facts(self) -> tuple[tuple[str, int], ...]:
+        return tuple(asdict(self.tree_statistics()).items())
 
     def idle_holdings(self) -> Iterable[Holding]:
         return ()

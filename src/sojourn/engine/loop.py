@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sojourn.audit.report import report
+from sojourn.audit.watchdog import Watchdog
 from sojourn.cache.protocol import PrefixCache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import CorruptionError
@@ -76,6 +77,7 @@ class EngineLoop:
         self._flights: deque[_Flight] = deque()
         self._next_step = 1
         self._meter = StepMeter()
+        self._watchdog = Watchdog(cache)
 
     @property
     def has_work(self) -> bool:
@@ -96,9 +98,9 @@ class EngineLoop:
         )
 
     def report(self, error: CorruptionError) -> str:
-        """What there is to say about a broken law: the book's picture, and who was alive."""
+        """What there is to say about a broken law: the cache's picture, and who was alive."""
         alive = [f"  {request}" for request in self._scheduler.alive()][:_REQUESTS_SHOWN]
-        return "\n".join([report(error, self._cache.book, StepId(self._next_step - 1)), "requests:", *alive])
+        return "\n".join([report(error, self._cache, StepId(self._next_step - 1)), "requests:", *alive])
 
     def submit(self, request: Request) -> None:
         """Queue it, or raise a ClientError and change nothing."""
@@ -118,6 +120,7 @@ class EngineLoop:
         plan = self._scheduler.plan(step)
         if plan.work:
             self._next_step += 1
+            self._watchdog.ran(began_at)
             if self._mem_check is not None:
                 self._mem_check.before_step(step, self._scheduler.planned())
             self._cache.launch(step)

@@ -23,6 +23,8 @@ from sojourn.sessions.turns import SessionState, TurnEvent, after
 
 IdSource = Callable[[], str]  # a fresh id each time
 
+_SESSIONS_SHOWN = 32  # in a report
+
 
 class SlotKeeper(Protocol):
     """What sessions ask of the cache beside requests: `SessionAwareCache`."""
@@ -290,7 +292,10 @@ class SessionService:
         return None if first is None else max(0.0, first - self._clock())
 
     def report(self, error: CorruptionError) -> str:
-        return self._engine.report(error)
+        """What the engine has to say, and which sessions were open."""
+        shown = list(self._sessions.values())[:_SESSIONS_SHOWN]
+        lines = [f"  {one.session_id}: {one.state.value}, {one.history.settled_len} tokens" for one in shown]
+        return "\n".join([self._engine.report(error), f"open sessions: {len(self._sessions)}", *lines])
 
     def step(self) -> list[Event | Notice]:
         """One step of the engine, the histories settled by what it finished, and what has expired closed."""

@@ -12,7 +12,7 @@ only as a resume point's witness; knows no clients and no text.
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import assert_never
 
 import numpy as np
@@ -168,6 +168,15 @@ class SessionAwareCache:
     def statistics(self) -> tuple[CacheStatistics, ...]:
         evictable = self._inner.obtainable(self._idle_holdings())
         return tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics())
+
+    def facts(self) -> tuple[tuple[str, int], ...]:
+        return (
+            *self._inner.facts(),
+            *asdict(self.slot_statistics()).items(),
+            ("session_held_tokens", self.session_held_tokens()),
+            ("session_held_swa_tokens", self.session_held_swa_tokens()),
+            ("session_held_req_count", self.session_held_req_count()),
+        )
 
     def idle_holdings(self) -> Iterable[Holding]:
         return self._idle_holdings()
