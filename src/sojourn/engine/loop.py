@@ -128,12 +128,15 @@ class EngineLoop:
         if not self._flights:
             if self._mem_check is not None and not self._scheduler.has_work:
                 self._mem_check.when_idle()
+            self._watchdog.nothing_ran(began_at, self._scheduler.alive())
             return []
         if plan.work and len(self._flights) <= self._depth:
             return []
         flight = self._flights.popleft()
         result = flight.handle.wait()
-        self._meter.count(flight.plan, self._clock() - flight.began_at)
+        ended_at = self._clock()
+        self._meter.count(flight.plan, ended_at - flight.began_at)
+        self._watchdog.ran(ended_at)
         self._cache.retire(flight.step)
         progress = self._scheduler.settle(result)
         if self._mem_check is not None:
