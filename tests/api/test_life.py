@@ -335,6 +335,7 @@ def test_a_broken_law_leaves_its_report_and_the_engine_is_started_again(models: 
             assert "pool FULL" in text
             assert "requests:" in text
         assert "the engine ended with code 70; it is started again" in server.stderr()
+        assert sample(server, "sojourn_engine_starts_total") == 2
         assert turn(server, open_session(server), text="Hello", max_tokens=3)["finish_reason"] == "length"
         quiet(server)
 

@@ -86,6 +86,8 @@ class EngineLink:
         self._feeds: dict[int, Feed] = {}
         self._socket: zmq.asyncio.Socket | None = None
         self.welcome: wire.Welcome | None = None
+        self.num_engines = 0  # different ones so far
+        self._engine_id = ""  # of the last one
         self.heartbeat: wire.Heartbeat | None = None
         self.heard_at = clock()  # of the last heartbeat, or of the last change of the connection
         self.progress_at = clock()  # when steps last advanced, or there was nothing to do
@@ -207,6 +209,8 @@ class EngineLink:
                 self.on_session_ended(event)
             case wire.Welcome():
                 self.heard_at = self.progress_at = self._clock()
+                self.num_engines += event.engine != self._engine_id
+                self._engine_id = event.engine
                 self.on_welcome(event)
                 self.welcome = event
                 self.up.set()

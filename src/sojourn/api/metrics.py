@@ -115,6 +115,9 @@ class _EngineCollector:
         card = None if self._link.welcome is None else self._link.welcome.card
         build.add_metric([self._version, "" if card is None else card.name], 1)
         yield build
+        yield CounterMetricFamily(
+            "sojourn_engine_starts", "Engines seen by this front; above 1: one has died.", value=self._link.num_engines
+        )
         beat = self._link.heartbeat
         if beat is None or card is None:
             return
