@@ -35,6 +35,9 @@ from sojourn.core.errors import ClientError
         (TurnOptions(logprobs=21), "logprobs", "to 20"),
         (TurnOptions(logit_bias={100: 1.0}), "logit_bias", "to 99"),
         (TurnOptions(logit_bias={1: 101.0}), "logit_bias", "to 100"),
+        (TurnOptions(logit_bias=[5]), "logit_bias", "must map token ids"),  # type: ignore[arg-type]
+        (TurnOptions(top_k=10**5000), "top_k", "too many digits"),
+        (TurnOptions(ignore_eos="no"), "ignore_eos", "true or false"),  # type: ignore[arg-type]
     ],
 )
 def test_an_option_out_of_bounds_is_refused(options: TurnOptions, param: str, bound: str) -> None:

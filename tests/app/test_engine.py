@@ -10,6 +10,7 @@ import pytest
 from sojourn import ClientError, ConflictError, Engine, EngineStoppedError, ModelError, Session
 from sojourn.app.build import World, assemble
 from sojourn.app.config import EngineOptions, cache_dir
+from sojourn.app.turn import TurnState
 from sojourn.models.progress import SilentProgress
 
 GREEDY = 0.0
@@ -263,3 +264,26 @@ def test_a_context_over_the_models_own_is_refused() -> None:
 def test_a_model_that_does_not_exist_names_what_does(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="smollm2"):
         Engine(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("ids", ["abc", "", b"abc", 5, {1, 2}, {1: 2}, iter([1]), [1.0], [10**5000]])
+def test_what_is_no_list_of_token_ids_is_refused_by_name(session: Session, ids: object) -> None:
+    with pytest.raises(ClientError, match="token id") as caught:
+        session.turn(token_ids=ids)  # type: ignore[arg-type]
+    assert caught.value.param == "token_ids"
+
+
+def test_an_interrupt_just_before_the_engine_is_asked_leaves_a_usable_conversation(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = Session._hold
+
+    def interrupted(self: Session, state: TurnState) -> None:
+        hold(self, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_hold", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.turn(token_ids=[1, 2, 3])
+    assert session.turn(token_ids=[1, 2, 3], max_tokens=1).wait().finish_reason in {"length", "stop"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from sojourn.core.bounds import SEED_MAX, check_number, check_range, check_text
+from sojourn.core.bounds import SEED_MAX, check_flag, check_number, check_range, check_text, shown
 from sojourn.core.errors import ClientError
 from sojourn.core.step import SamplingParams
 
@@ -100,14 +100,19 @@ class TurnOptions:
         check_number("frequency_penalty", self.frequency_penalty, -PENALTY_MAX, PENALTY_MAX)
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
         check_range("logprobs", self.logprobs, 0, LOGPROBS_MAX, optional=True)
+        check_flag("ignore_eos", self.ignore_eos)
         self._check_stop()
+        if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
+            raise ClientError(
+                f"logit_bias must map token ids to numbers, got {shown(self.logit_bias)}", param="logit_bias"
+            )
         for token, bias in (self.logit_bias or {}).items():
             check_range("logit_bias", token, 0, vocab_size - 1)
             check_number("logit_bias", bias, -BIAS_MAX, BIAS_MAX)
 
     def _check_stop(self) -> None:
         if not isinstance(self.stop, str | Sequence):
-            raise ClientError(f"stop must be a string or a list of strings, got {self.stop!r}", param="stop")
+            raise ClientError(f"stop must be a string or a list of strings, got {shown(self.stop)}", param="stop")
         if len(self.stop_strings) > STOPS_MAX:
             raise ClientError(f"at most {STOPS_MAX} stop strings, got {len(self.stop_strings)}", param="stop")
         for text in self.stop_strings:

@@ -91,7 +91,6 @@ class EngineRoom:
             keeps_logprobs=options.logprobs is not None,
             record=record,
         )
-        hold(state)
         started: list[RequestId] = []  # written on the engine's thread
 
         def begin(service: SessionService) -> RequestId:
@@ -100,17 +99,31 @@ class EngineRoom:
 
         state.interrupt = lambda: self._post_end(started)
         try:
+            hold(state)
             self._door.stream(begin, self._sink(state, session_id)).get().result()
         except SojournError:
             state.refuse()
             raise
-        except KeyboardInterrupt:  # while the engine was taking the request: if it did, the request must end
-            if self._door.ask(lambda service: end_started(service, started)):
-                state.drain()
-            else:
-                state.refuse()
+        except KeyboardInterrupt:  # while the engine was taking the request, or before
+            self._end_start(state, started)
             raise
         return state
+
+    def _end_start(self, state: TurnState, started: list[RequestId]) -> None:
+        """Bring a state to its end that the engine may or may not have a request for.
+
+        Decided on the engine's thread, so that another interrupt here changes nothing.
+        """
+
+        def end(service: SessionService) -> None:
+            if not end_started(service, started):
+                state.refuse()
+
+        try:
+            self._door.ask(end)
+        except EngineStoppedError:
+            state.refuse()
+        state.drain()
 
     def _post_end(self, started: list[RequestId]) -> None:
         self.tell(lambda service: end_started(service, started))

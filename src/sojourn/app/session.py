@@ -11,7 +11,7 @@ from sojourn.api.options import TurnKeywords, TurnOptions
 from sojourn.api.text.glue import Conversation
 from sojourn.app.requests import EngineRoom
 from sojourn.app.turn import Turn, TurnState
-from sojourn.core.bounds import check_text
+from sojourn.core.bounds import check_text, shown
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.models.chat_template import Message
 from sojourn.sessions.door import checked_token_ids
@@ -32,6 +32,8 @@ def one_of(message: str | None, token_ids: Sequence[int] | None) -> str | Sequen
         check_text("message", message)
         return message
     if token_ids is not None and message is None:
+        if isinstance(token_ids, str):
+            raise ClientError(f"token_ids must be a list of token ids, got {shown(token_ids)}", param="token_ids")
         return token_ids
     raise ClientError("give exactly one of message and token_ids", param="message")
 
@@ -43,8 +45,16 @@ def opening(room: EngineRoom, message: str, system: str | None) -> list[Message]
     return [user] if system is None else [{"role": "system", "content": system}, user]
 
 
+def close_dropped(room: EngineRoom, session_id: str) -> None:
+    """For a finalizer: give back what a conversation holds that nobody holds. One that was closed is unknown by now."""
+    room.tell(lambda service: service.close(session_id))
+
+
 class Session:
-    """Made by `Engine.open_session`. One turn at a time; not to be used from two threads at once."""
+    """Made by `Engine.open_session`. One turn at a time; not to be used from two threads at once.
+
+    One that is dropped without `close` closes by itself, once its turn is dropped too.
+    """
 
     def __init__(self, room: EngineRoom, system: str | None) -> None:
         check_system(room, system)
@@ -55,6 +65,7 @@ class Session:
         self._live: TurnState | None = None
         self._handle: weakref.ref[Turn] | None = None
         self._is_closed = False
+        weakref.finalize(self, close_dropped, room, self._session_id).atexit = False
 
     def turn(
         self,
@@ -78,19 +89,26 @@ class Session:
         ids = self._conversation.ids(new) if isinstance(given, str) else list(given)
         prompt_ids = (*self.history, *ids)
 
+        # What is given away must not hold this object: it is closed when its holders have dropped it.
+        session_id, conversation, eos_ids = self._session_id, self._conversation, self._room.eos_ids
+        kept: list[Session] = []  # whoever holds a running turn holds its conversation
+
         def record(state: TurnState) -> None:
             last = state.output_ids[-1] if state.output_ids else None
-            self._conversation.record(new, state.text, last if last in self._room.eos_ids else None)
+            conversation.record(new, state.text, last if last in eos_ids else None)
+            kept.clear()
 
         state = self._room.start(
             prompt_ids,
             checked,
-            lambda service, params: service.start_turn(self._session_id, ids, params),
-            session_id=self._session_id,
+            lambda service, params: service.start_turn(session_id, ids, params),
+            session_id=session_id,
             hold=self._hold,
             record=record,
         )
         turn = Turn(state)
+        kept.append(self)
+        weakref.finalize(turn, kept.clear).atexit = False
         self._handle = weakref.ref(turn)
         return turn
 
