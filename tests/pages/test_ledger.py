@@ -141,6 +141,11 @@ def test_the_journal_is_bounded() -> None:
     for _ in range(40):
         ledger.release(ledger.allocate(alice, 4000), alice)
     assert sum(len(move.pages) for move in ledger.moves_since(0)) <= (1 << 16)
+    for _ in range(5000):
+        ledger.release(ledger.allocate(alice, 1), alice)
+    moves = ledger.moves_since(0)
+    assert len(moves) == 1 << 13
+    assert moves[-1].target == FREE, "the latest are kept"
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -30,6 +30,10 @@ from sojourn.app.logs import configure
 from sojourn.app.processes import EXIT_OPTIONS, FrontStart
 from sojourn.core.errors import ClientError
 
+# Longer than clients keep theirs: who closes first must not be the one who cannot know of a request under way. httpx, and so
+# OpenAI's client, gives idle connections up after five seconds, which is uvicorn's own default; proxies after sixty.
+CONNECTION_IDLE_S = 75
+
 
 class Server(uvicorn.Server):
     """Signals are ours to answer: they drain first."""
@@ -57,6 +61,7 @@ async def serve_front(start: FrontStart) -> int:
         date_header=False,
         lifespan="on",
         timeout_graceful_shutdown=2,
+        timeout_keep_alive=CONNECTION_IDLE_S,
     )
     server = Server(config)
     listener = socket.socket(fileno=start.fd)

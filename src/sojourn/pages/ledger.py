@@ -22,6 +22,7 @@ from sojourn.core.step import PageArray, Pool
 from sojourn.pages.accounts import FENCED, FREE, RESERVED, Accounts
 
 _RECORD_PAGES_MAX = 1 << 16  # pages named by the remembered moves of one pool
+_RECORD_MOVES_MAX = 1 << 13  # a move of one page takes some 200 bytes: without this the journal grows for hours
 _NOWHERE = StepId(-1)
 
 
@@ -202,7 +203,9 @@ class PageLedger:
         self._serial += 1
         self._record.append((self._serial, self._last_launched, source, target, pages))
         self._record_pages += count
-        while self._record_pages > _RECORD_PAGES_MAX and len(self._record) > 1:
+        while len(self._record) > _RECORD_MOVES_MAX or (
+            self._record_pages > _RECORD_PAGES_MAX and len(self._record) > 1
+        ):
             self._record_pages -= len(self._record.popleft()[4])
 
     def _refuse(self, pages: PageArray, source: AccountId, target: AccountId) -> None:
