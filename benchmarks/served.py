@@ -24,7 +24,7 @@ from sojourn.app.supervisor import listen
 Json: TypeAlias = dict[str, Any]
 
 
-IDLE_MAX_S = 2.0  # the server closes connections that were idle for five
+IDLE_MAX_S = 2.0  # the server may close a connection that was idle
 
 
 class Connection:

@@ -225,7 +225,7 @@ class Conversation:
     computed: int = 0
 
 
-def resend(served: Served, number: int = 16, new: int = 100, out: int = 16, conversations: int = 3) -> Iterator[Figure]:
+def resend(served: Served, number: int = 16, new: int = 100, out: int = 16, conversations: int = 2) -> Iterator[Figure]:
     """The same token ids each way; what a session has sampled is what the others send back."""
     connection = Connection(served.port)
     whole_body = {**SAMPLING, "model": MODEL, "max_tokens": out, "stream_options": {"include_usage": True}}
@@ -287,13 +287,13 @@ def figures(names: tuple[str, ...], threads: int) -> Iterator[Figure]:
             with Engine(
                 MODEL, context=4096, pool_tokens=40_960, max_running=AT_ONCE, chunk=512, threads=threads, seed=1
             ) as engine:
-                yield from path(served, engine, {1: 40, AT_ONCE: 10})
+                yield from path(served, engine, {1: 12, AT_ONCE: 4})
+        if "resend" in names:
+            yield from resend(served)
         if "turns" in names:
             direct = Direct(options)
             yield from turns(served, direct)
             direct.close()
-        if "resend" in names:
-            yield from resend(served)
     finally:
         served.close()
 
