@@ -53,6 +53,20 @@ void test_a_late_worker_holds_nobody_up(Team& team) {
     check(phases == 100, "%d of 100 phases ran", phases.load());
 }
 
+// A helper that wakes for the job, and meets the end of the team on its way in, must not sleep through it.
+void test_stopping_right_after_a_job() {
+    for (int round = 0; round < 2000; round++) {
+        std::atomic<bool> is_awake{false};
+        Team team(2);
+        team.run([&](int worker) {
+            if (worker != 0) is_awake = true;
+            while (!is_awake) std::this_thread::yield();
+        });
+        team.run([](int) {});
+        for (int pause = 0; pause < round % 8; pause++) std::this_thread::yield();
+    }
+}
+
 }  // namespace
 }  // namespace sojourn::test
 
@@ -65,5 +79,6 @@ int main() {
         test::test_a_late_worker_holds_nobody_up(team);
     }
     for (int i = 0; i < 50; i++) Team idle(3);
+    test::test_stopping_right_after_a_job();
     return test::report("test_team");
 }

@@ -40,10 +40,11 @@ void Team::run(const std::function<void(int)>& job) {
 void Team::work(int worker) {
     for (uint32_t seen = 0;;) {
         jobs_started_.wait_while(seen);
-        if (stopping_.load()) return;
         // Read before we enter, so that a job that starts while we are inside is not missed. We may enter one twice
-        // and find its phases over.
+        // and find its phases over. Read before we look whether to stop, too: the advance that says so is either
+        // not in `seen`, and we wake for it, or it is, and we see `stopping_`.
         seen = jobs_started_.value();
+        if (stopping_.load()) return;
         if (!enter()) continue;
         own_phase = first_phase_;
         (*job_)(worker);
