@@ -92,21 +92,22 @@ class Supervisor:
         logger.info("the %s is process %d", part.name, process.pid)
         assert process.stdin is not None
         process.stdin.write(part.start.encode() + b"\n")
+        if self._stopping.is_set():  # the signal came while it was being started: nobody else tells it
+            process.terminate()
         code = await process.wait()
         del self._running[part.name]
         return code
 
     async def _end(self, name: str, keeper: "asyncio.Task[None]", patience_s: float) -> None:
-        """Ask it to stop, wait, and kill it if it does not."""
-        process = self._running.get(name)
-        if process is not None:
+        """Ask it to stop, wait, and kill it if it does not. One that is being started is told by its keeper."""
+        if (process := self._running.get(name)) is not None:
             process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), patience_s)
-            except TimeoutError:
-                logger.error("the %s did not stop in %.0f s", name, patience_s)
+        await asyncio.wait({keeper}, timeout=patience_s)
+        if not keeper.done():
+            logger.error("the %s did not stop in %.0f s", name, patience_s)
+            self._code = self._code or 1
+            if (process := self._running.get(name)) is not None:
                 process.kill()
-                self._code = self._code or 1
         await keeper
 
 
