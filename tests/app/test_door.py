@@ -1,8 +1,10 @@
 """The door between a caller's thread and the engine's: answers, refusals, the end, and a storm of Ctrl-C."""
 
+import queue
 import subprocess
 import sys
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 
@@ -13,6 +15,7 @@ from sojourn.engine.events import TokensEvent
 from sojourn.engine.thread import EngineStoppedError, EngineThread
 
 REQUEST = RequestId("r")
+PATIENCE = 30.0  # seconds; a guard against hanging, never waited for
 
 STORM = """
 import signal
@@ -103,6 +106,41 @@ def test_a_closed_door_says_so_at_once(door: Door[Crank]) -> None:
     assert door.is_closed
     with pytest.raises(EngineStoppedError, match="closed"):
         door.ask(lambda crank: None)
+
+
+class ClosingPosts:
+    """The queue to the door's thread, where the door closes just before the first post goes in."""
+
+    def __init__(self, door: Door[Crank]) -> None:
+        self._door = door
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._is_first = True
+
+    def put(self, item: object) -> None:
+        if self._is_first:
+            self._is_first = False
+            self._door.close()
+            self._door._thread.join()
+        self._queue.put(item)
+
+    def get(self) -> object:
+        return self._queue.get()
+
+
+def test_a_post_that_a_closing_door_never_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(EngineThread(Crank()))
+    monkeypatch.setattr(door, "_posts", ClosingPosts(door))
+    door.open()
+    told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            door.ask(lambda crank: None)
+        except EngineStoppedError as error:
+            told.put(error)
+
+    Thread(target=ask, daemon=True).start()  # a caller that waits for ever must not hold up the tests
+    assert isinstance(told.get(timeout=PATIENCE), EngineStoppedError)
 
 
 def test_no_interrupt_in_the_caller_ever_stops_the_engine() -> None:

@@ -61,11 +61,15 @@ class Door(Generic[C]):
         return self._engine.stopped is not None
 
     def _send(self, post: Post) -> Answers:
-        if self._engine.stopped is not None:
-            raise self._engine.stopped
+        self._check_is_open()
         answers: Answers = queue.SimpleQueue()
         self._posts.put((post, answers))
+        self._check_is_open()  # if it closed meanwhile, the post may lie behind the last one that is ever taken
         return answers
+
+    def _check_is_open(self) -> None:
+        if self._engine.stopped is not None:
+            raise self._engine.stopped
 
     def _serve(self) -> None:
         while (item := self._posts.get()) is not None:
