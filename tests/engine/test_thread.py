@@ -1,7 +1,7 @@
 """The engine's thread: commands are answered, events reach their sinks, and a broken law reaches everyone."""
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from threading import Event as Flag
 from threading import current_thread
@@ -187,3 +187,41 @@ def test_a_report_that_fails_keeps_nobody_waiting() -> None:
     thread.stop()
     assert thread.stopped is not None
     assert "the book is unreadable" in thread.stopped.report
+
+
+class LastStep:
+    """A crank that is told to stop in the middle of a step, which then breaks a law."""
+
+    has_work = True
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], None] = lambda: None
+
+    def step(self) -> list[Event]:
+        self.stop()
+        raise CorruptionError("page 7")
+
+    def wake_in(self) -> float | None:
+        return None
+
+    def report(self, error: CorruptionError) -> str:
+        return "the ledger"
+
+
+def test_a_law_broken_in_the_last_step_is_not_lost() -> None:
+    crank = LastStep()
+    thread = EngineThread(crank)
+    crank.stop = thread.stop
+    thread.start()
+    thread.stop()
+    fault = thread.fault
+    assert fault is not None
+    assert thread.stopped is fault
+    assert "page 7" in str(fault)
+    assert "the ledger" in fault.report
+
+
+def test_a_thread_that_was_told_to_stop_has_no_fault(thread: EngineThread[EngineLoop]) -> None:
+    thread.stop()
+    assert thread.fault is None
+    assert isinstance(thread.stopped, EngineStoppedError)

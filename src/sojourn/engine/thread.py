@@ -71,7 +71,8 @@ class EngineThread(Generic[C]):
         self._listener = listener
         self._inbox: Inbox[_Command[C]] = Inbox()
         self._sinks: dict[RequestId, Sink] = {}
-        self._stopped: EngineStoppedError | None = None
+        self._closed: EngineStoppedError | None = None  # told to stop, by any thread
+        self._fault: EngineStoppedError | None = None  # written on the engine's thread only, so neither hides the other
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -91,41 +92,51 @@ class EngineThread(Generic[C]):
 
     def stop(self) -> None:
         """End the thread after the step it is in, and wait for it. What is open then is told. May be called twice."""
-        self._close(EngineStoppedError("the engine was closed"))
+        if self._closed is None:
+            self._closed = EngineStoppedError("the engine was closed")
+        self._refuse_waiting(self._closed)
         if self._thread.is_alive() and self._thread is not current_thread():
             self._thread.join()
 
     @property
     def stopped(self) -> EngineStoppedError | None:
-        """Why the engine runs no more; None while it does."""
-        return self._stopped
+        """Why the engine runs no more; None while it does. A fault counts for more than having been told to."""
+        return self._closed if self._fault is None else self._fault
+
+    @property
+    def fault(self) -> EngineStoppedError | None:
+        """The broken law, or other fault of ours, that stopped it, be it in its last step; final once `stop` returned."""
+        return self._fault
 
     def _put(self, command: _Command[C]) -> None:
         if not self._inbox.put(command):
-            command.answer.set_exception(self._stopped or EngineStoppedError("the engine was closed"))
+            command.answer.set_exception(self.stopped or EngineStoppedError("the engine was closed"))
 
-    def _close(self, error: EngineStoppedError) -> None:
-        """First reason wins. Commands nobody has taken are answered with it."""
-        if self._stopped is None:
-            self._stopped = error
+    def _refuse_waiting(self, error: EngineStoppedError) -> None:
+        """Take no more commands, and answer those that nobody has taken."""
         for command in self._inbox.close():
             if command.answer.set_running_or_notify_cancel():
-                command.answer.set_exception(self._stopped)
+                command.answer.set_exception(error)
 
     # -- on the engine's thread
 
     def _run(self) -> None:
         try:
-            while self._stopped is None:
+            while self.stopped is None:
                 self._obey(self._inbox.take() if self._crank.has_work else self._inbox.wait(self._crank.wake_in()))
-                if self._stopped is None:
+                if self.stopped is None:
                     self._dispatch(self._crank.step())
         except Exception as error:  # noqa: BLE001 - the last line of defence: nothing below catches a broken law
-            self._close(self._last_words(error))
-        if self._stopped is not None:
+            self._fail(error)
+        if self.stopped is not None:
             for sink in self._sinks.values():
-                sink(self._stopped)
+                sink(self.stopped)
         self._sinks.clear()
+
+    def _fail(self, error: Exception) -> EngineStoppedError:
+        fault = self._fault = self._last_words(error)
+        self._refuse_waiting(fault)
+        return fault
 
     def _last_words(self, error: Exception) -> EngineStoppedError:
         message = f"the engine has stopped: {type(error).__name__}: {error}"
@@ -147,10 +158,10 @@ class EngineThread(Generic[C]):
                 command.answer.set_exception(refusal)
                 continue
             except Exception as error:  # noqa: BLE001 - as in `_run`; here with those who wait for an answer
-                self._close(self._last_words(error))
+                fault = self._fail(error)
                 for waiting in commands[index:]:
                     if waiting is command or waiting.answer.set_running_or_notify_cancel():
-                        waiting.answer.set_exception(self._stopped)
+                        waiting.answer.set_exception(fault)
                 return
             if command.sink is not None:
                 self._sinks[result] = command.sink
