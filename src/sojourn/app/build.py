@@ -85,7 +85,7 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
     config = model.packed.config
     size = choose_size(model.info.name, config, options)
     demand = Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
-    check_fits(demand, world.free_memory, size.pool_tokens)
+    check_fits(demand, world.free_memory, size.pool_tokens, is_pool=options.pool_tokens is not None)
     threads = options.threads or physical_cores()
     backend = NativeBackend(
         model.packed,

@@ -37,13 +37,35 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
     if "MemAvailable" not in fields:
         return None
     free = int(fields["MemAvailable"].split()[0]) << 10
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        remaining = _remaining(cgroup / limit, cgroup / usage)
-        free = free if remaining is None else min(free, remaining)
+    for group in _groups(proc, cgroup):
+        for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            remaining = _remaining(group / limit, group / usage)
+            free = free if remaining is None else min(free, remaining)
     return free
+
+
+def _groups(proc: Path, cgroup: Path) -> list[Path]:
+    """Folders of the control groups that this process is in, each with those above it: the tightest limit holds.
+
+    A line is `hierarchy:controllers:path`; version 2 has one line, without controllers. The path may lead out of what
+    is mounted here (`/..`, or one of the host's names), and only the mount's root is ours to read then.
+    """
+    membership = proc / "self" / "cgroup"
+    lines = membership.read_text().splitlines() if membership.exists() else []
+    paths = {cgroup: "", cgroup / "memory": ""}
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            paths[cgroup / "memory" if controllers else cgroup] = path.strip("/")
+    groups = []
+    for root, path in paths.items():
+        inner = root / path
+        groups += (
+            [root]
+            if ".." in inner.parts
+            else [folder for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+        )
+    return groups
 
 
 def _remaining(limit: Path, usage: Path) -> int | None:
@@ -75,18 +97,24 @@ def largest_context(demand: Demand, free: int, context: int) -> int:
     return low * CONTEXT_STEP
 
 
-def check_fits(demand: Demand, free: int | None, context: int) -> None:
-    """Raise ClientError with the arithmetic and what would fit, before anything is allocated."""
-    if free is None or demand.total(context) <= free:
+def check_fits(demand: Demand, free: int | None, tokens: int, *, is_pool: bool = False) -> None:
+    """Raise ClientError with the arithmetic and what would fit, before anything is allocated.
+
+    `tokens` is what the pool holds: a whole context, or what was asked for by `pool_tokens` (`is_pool`); the refusal
+    names the option that decides.
+    """
+    if free is None or demand.total(tokens) <= free:
         return
-    fits = largest_context(demand, free, context)
+    wanted, what, param = f"a context of {tokens:,}", "context", "context"
+    if is_pool:
+        wanted, what, param = f"a pool of {tokens:,} tokens", "pool", "pool_tokens"
+    fits = largest_context(demand, free, tokens)
     advice = (
-        f"largest context that fits: {fits:,}" if fits else "no context fits; choose a smaller model or --weights 4bit"
+        f"largest {what} that fits: {fits:,}" if fits else f"no {what} fits; choose a smaller model or --weights 4bit"
     )
     raise ClientError(
-        f"not enough memory for a context of {context:,}: "
-        f"needs {gib(demand.total(context))}, {gib(free)} free; {advice}",
-        param="context",
+        f"not enough memory for {wanted}: needs {gib(demand.total(tokens))}, {gib(free)} free; {advice}",
+        param=param,
         code="memory",
     )
 
