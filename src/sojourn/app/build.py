@@ -102,18 +102,11 @@ def assemble(model_name: str, options: EngineOptions, world: World, progress: Pr
     """A running engine in this process."""
     prepared = prepare(model_name, options, world, progress)
     model, backend = prepared.model, prepared.backend
-    service = build_service(model, options, prepared.size, backend, world.clock)
+    service = build_parts(model, options, prepared.size, backend, world.clock).service
     door = Door(EngineThread(service, name="sojourn-engine"))
     room = build_room(door, service, model, world)
     door.open()
     return Assembly(model, prepared.size, prepared.threads, backend, door, room)
-
-
-def build_service(
-    model: LoadedModel, options: EngineOptions, size: EngineSize, backend: Backend, clock: Clock
-) -> SessionService:
-    """Everything between a back end and the sessions on it."""
-    return build_parts(model, options, size, backend, clock).service
 
 
 def build_parts(
@@ -123,10 +116,9 @@ def build_parts(
     backend: Backend,
     clock: Clock,
     *,
-    mem_check: StrictMemCheck = StrictMemCheck.IDLE,
     idle_timeout_s: float | None = None,
 ) -> EngineParts:
-    """The same, with its parts in view."""
+    """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
     cache = SessionAwareCache(RadixCache(book) if options.cache == "radix" else NoneCache(book))
     scheduler_config = SchedulerConfig(
@@ -136,7 +128,7 @@ def build_parts(
         chunk_tokens_max=options.chunk,
     )
     scheduler = Scheduler(cache, scheduler_config, clock)
-    check = MemCheck(cache, mem_check, clock)
+    check = MemCheck(cache, StrictMemCheck(options.strict_mem_check), clock)
     loop = EngineLoop(scheduler, Runner(backend), cache, clock, mem_check=check)
     service_config = ServiceConfig(
         vocab_size=model.packed.config.vocab_size,

@@ -26,7 +26,6 @@ from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
 from sojourn.app.sizing import kv_bytes
 from sojourn.app.terminal import plain_console, show_progress
-from sojourn.audit.policy import StrictMemCheck
 from sojourn.core.errors import ClientError, ModelError
 from sojourn.core.step import Pool
 from sojourn.engine.events import Notice
@@ -54,7 +53,6 @@ def serve_engine(start: EngineStart) -> int:
         prepared.size,
         prepared.backend,
         world.clock,
-        mem_check=StrictMemCheck(start.strict_mem_check),
         idle_timeout_s=start.session_timeout_s,
     )
     try:

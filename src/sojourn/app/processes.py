@@ -22,7 +22,6 @@ class EngineStart:
     address: str
     model: str
     options: EngineOptions
-    strict_mem_check: int = 0
     session_timeout_s: float | None = None
     report_dir: str | None = None
     sessions_max: int = 4096

@@ -61,11 +61,11 @@ def serve(
         pool_tokens=pool_tokens,
         max_running=max_running,
         chunk=chunk,
+        strict_mem_check=strict_mem_check,
     )
     options.check()
     check_range("port", port, 0, 65535)
     check_range("sessions", sessions, 1, 1_000_000)
-    check_range("strict_mem_check", strict_mem_check, 0, 2)
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     if session_timeout is not None:
         check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
@@ -78,7 +78,6 @@ def serve(
         address="",
         model=model,
         options=options,
-        strict_mem_check=strict_mem_check,
         session_timeout_s=session_timeout,
         sessions_max=sessions,
         tenant_sessions_max=sessions,
