@@ -97,10 +97,9 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     thread.start()
     logger.info("%s", describe(prepared, start.options))
     server.run()
-    failed = thread.stopped
     thread.stop()
     outbox.close()
-    return failed
+    return thread.fault  # read after the thread has ended: its last step may have found it
 
 
 def describe(prepared: Prepared, options: EngineOptions) -> str:
@@ -137,9 +136,14 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
 
 def _leave_report(stopped: EngineStoppedError, directory: str | None) -> None:
     logger.critical("%s", stopped.report)
-    if directory is not None:
-        path = Path(directory) / f"sojourn-report-{os.getpid()}.txt"
+    if directory is None:
+        return
+    path = Path(directory) / f"sojourn-report-{os.getpid()}.txt"
+    try:
         path.write_text(f"{stopped.report}\n")
+    except OSError as error:  # the disk may be full by now, and the exit code must still tell of the law
+        logger.critical("the report could not be written: %s", error)
+    else:
         logger.critical("the report is in %s", path)
 
 

@@ -1,6 +1,7 @@
 """`sojourn serve`: options to a supervised front and engine."""
 
 import asyncio
+import os
 import shutil
 import tempfile
 from dataclasses import replace
@@ -71,6 +72,8 @@ def serve(
         check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
     if host not in LOOPBACK and api_key_file is None:
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
+    if report_dir is not None:
+        check_report_dir(report_dir)
     settings = FrontSettings(address="", version=version("sojourn"), shutdown_timeout_s=shutdown_timeout)
     key_file = None if api_key_file is None else str(api_key_file)
     front = FrontStart(fd=-1, settings=settings, api_key_file=key_file, log_format=log_format)
@@ -85,6 +88,16 @@ def serve(
         log_format=log_format,
     )
     return run_both(host, port, front, engine)
+
+
+def check_report_dir(directory: Path) -> None:
+    """Make it if need be. Raises ClientError where no report could be left: better now than on the day it is needed."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClientError(f"report_dir cannot be made: {error}", param="report_dir") from error
+    if not os.access(directory, os.W_OK):
+        raise ClientError(f"report_dir {directory} cannot be written to", param="report_dir")
 
 
 def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> int:
