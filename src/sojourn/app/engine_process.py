@@ -25,6 +25,7 @@ from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
 from sojourn.app.sizing import kv_bytes
+from sojourn.app.startup import Served, decisions, table
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.core.errors import ClientError, ModelError
 from sojourn.core.step import Pool
@@ -95,11 +96,22 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     follow_parent()
     thread.start()
-    logger.info("%s", describe(prepared, start.options))
+    _tell(start, prepared)
     server.run()
     thread.stop()
     outbox.close()
     return thread.fault  # read after the thread has ended: its last step may have found it
+
+
+def _tell(start: EngineStart, prepared: Prepared) -> None:
+    """What was decided: a table on a terminal, a line in a log."""
+    console, options, info = plain_console(stderr=True), start.options, prepared.model.info
+    if start.log_format == "json" or not console.is_terminal:
+        logger.info("%s", describe(prepared, options))
+        return
+    kv = kv_bytes(prepared.model.packed.config, options, prepared.size.pool_tokens)
+    served = Served(info.name, info.source, info.weight_bytes_total, kv, prepared.threads)
+    console.print(table(decisions(served, prepared.size, options, start.access)))
 
 
 def describe(prepared: Prepared, options: EngineOptions) -> str:

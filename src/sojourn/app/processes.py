@@ -26,6 +26,7 @@ class EngineStart:
     report_dir: str | None = None
     sessions_max: int = 4096
     tenant_sessions_max: int = 1024
+    access: str = ""  # who may ask, for the table of decisions
     log_format: LogFormat = "text"
 
     def to_json(self) -> str:

@@ -86,6 +86,7 @@ def serve(
         tenant_sessions_max=sessions,
         report_dir=None if report_dir is None else str(report_dir),
         log_format=log_format,
+        access=f"from {key_file}" if key_file else "none: this machine only",
     )
     return run_both(host, port, front, engine)
 
