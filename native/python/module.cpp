@@ -54,13 +54,14 @@ Isa isa_of(const std::string& name) {
     throw std::invalid_argument("unknown instruction set: " + name);
 }
 
-// Takes weights by name, then becomes a core. Keeps the arrays alive: the core reads them in place.
+// Takes weights by name, then becomes a core, once. Keeps the arrays alive: the core reads them in place.
 class Weights {
 public:
     explicit Weights(const ModelConfig& config) : model_(std::make_unique<Model>(config)) {}
 
     void add_matrix(const std::string& name, const std::string& kind, int rows, int cols, const Array<uint8_t>& data,
                     std::optional<Array<uint16_t>> scales, std::optional<Array<uint16_t>> mins) {
+        require_model();
         Matrix matrix;
         matrix.kind = kind_of(kind);
         matrix.rows = rows;
@@ -77,13 +78,21 @@ public:
     }
 
     void add_vector(const std::string& name, const Array<float>& data) {
+        require_model();
         model_->set_vector(name, data.data(), data.size());
         kept_floats_.push_back(data);
     }
 
-    std::unique_ptr<const Model> take() { return std::move(model_); }
+    std::unique_ptr<const Model> take() {
+        require_model();
+        return std::move(model_);
+    }
 
 private:
+    void require_model() const {
+        if (model_ == nullptr) throw std::invalid_argument("these weights have become a core");
+    }
+
     static void check_size(const std::string& name, size_t size, size_t expected) {
         if (size == expected) return;
         throw std::invalid_argument(name + ": has " + std::to_string(size) + " entries, must have " +
