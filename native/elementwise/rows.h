@@ -71,24 +71,33 @@ struct Rows {
     static constexpr float largest(const float*) { return 3.4028234e38f; }
     static constexpr float largest(const uint16_t*) { return 65504.0f; }
 
-    // K and V of one token and head. What is stored is finite, so that weight 0 times a stale slot is 0; the order of
-    // the operands makes NaN finite too. `keys` has its head_dim elements key_stride apart.
+    // K and V of one token and head; returns whether all were finite. What is stored is finite whatever came, so that
+    // weight 0 times a stale slot is 0: numbers beyond E's range saturate (that is no fault), and the order of the
+    // operands makes NaN finite too (that is one). `keys` has its head_dim elements key_stride apart.
     template <class E>
-    static void store_kv(const float* k, const float* v, int head_dim, E* keys, int key_stride, E* values) {
+    static bool store_kv(const float* k, const float* v, int head_dim, E* keys, int key_stride, E* values) {
         const Floats high = L::broadcast(largest(keys));
         const Floats low = L::broadcast(-largest(keys));
+        // Zeros, until 0 times an infinity or a NaN makes a NaN of one: cheaper than comparing each number.
+        Floats key_faults = L::zero();
+        Floats value_faults = L::zero();
         for (int d = 0; d < head_dim; d += kLanes) {
+            const Floats key = L::load(k + d);
+            const Floats value = L::load(v + d);
+            key_faults = L::fma(key, L::zero(), key_faults);
+            value_faults = L::fma(value, L::zero(), value_faults);
             E sixteen[kLanes];
-            store_sixteen(sixteen, L::min(L::max(L::load(k + d), low), high));
+            store_sixteen(sixteen, L::min(L::max(key, low), high));
             for (int i = 0; i < kLanes; i++) keys[(d + i) * key_stride] = sixteen[i];
-            store_sixteen(values + d, L::min(L::max(L::load(v + d), low), high));
+            store_sixteen(values + d, L::min(L::max(value, low), high));
         }
+        return L::less(L::add(key_faults, value_faults), high) == 0xffff;
     }
-    static void store_kv_f16(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values) {
-        store_kv(k, v, head_dim, static_cast<uint16_t*>(keys), key_stride, static_cast<uint16_t*>(values));
+    static bool store_kv_f16(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values) {
+        return store_kv(k, v, head_dim, static_cast<uint16_t*>(keys), key_stride, static_cast<uint16_t*>(values));
     }
-    static void store_kv_f32(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values) {
-        store_kv(k, v, head_dim, static_cast<float*>(keys), key_stride, static_cast<float*>(values));
+    static bool store_kv_f32(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values) {
+        return store_kv(k, v, head_dim, static_cast<float*>(keys), key_stride, static_cast<float*>(values));
     }
 };
 

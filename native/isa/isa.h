@@ -38,8 +38,8 @@ struct Kernels {
     void (*add)(float* x, const float* y, int n);
     void (*rotate)(float* head, const float* cosines, const float* sines, int half);
     void (*softcap)(float* x, float cap, int n);
-    void (*store_kv_f16)(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values);
-    void (*store_kv_f32)(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values);
+    bool (*store_kv_f16)(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values);
+    bool (*store_kv_f32)(const float* k, const float* v, int head_dim, void* keys, int key_stride, void* values);
 
     // sampler/vocabulary.h: passes over one row of logits.
     float (*maximum)(const float* x, int n);

@@ -21,8 +21,8 @@ public:
     // Throws std::invalid_argument naming what is missing or out of bounds.
     Core(std::unique_ptr<const Model> model, const CoreOptions& options);
 
-    // Throws std::invalid_argument for a batch that may not run: no KV is written; std::runtime_error for logits
-    // that are not numbers. One caller at a time.
+    // Throws std::invalid_argument for a batch that may not run: no KV is written, but its edits may be in the tables;
+    // std::runtime_error for keys, values or logits that are not finite numbers. One caller at a time.
     void step(const Batch& batch, const BatchOutput& output);
 
     const ModelConfig& config() const { return model_->config(); }

@@ -70,6 +70,11 @@ void Forward::run(const Batch& batch, const BatchOutput& output) {
     if (batch.tokens.empty()) return;
     prepare(batch);
     team_.run([&](int worker) { work(worker, batch, output); });
+    // First, because logits that are not numbers follow from it, where a row of the same sequence is sampled at all.
+    if (stored_badly_ >= 0) {
+        throw std::runtime_error("the keys or values of row " + std::to_string(stored_badly_) +
+                                 " are not finite numbers");
+    }
     if (drawn_badly_ >= 0) {
         throw std::runtime_error("the logits of row " + std::to_string(drawn_badly_) + " are not finite numbers");
     }
@@ -94,6 +99,7 @@ void Forward::prepare(const Batch& batch) {
     logits_.ensure(static_cast<size_t>(std::min<size_t>(kLogitRows, batch.logit_rows.size())) *
                    static_cast<size_t>(config_.vocab_size));
     drawn_badly_ = -1;
+    stored_badly_ = -1;
 }
 
 void Forward::plan_rows(const Batch& batch) {
@@ -218,11 +224,13 @@ void Forward::place_row(const Batch& batch, int index, int row) {
     const int page = tables_.pages(sequence, place.pool)[static_cast<size_t>(position / page_size)];
     const PlaceInPage inside = place_in_page(store.shape(), position % page_size);
     const auto store_kv = store.shape().type == KvType::F16 ? kernels_.store_kv_f16 : kernels_.store_kv_f32;
+    bool is_finite = true;
     for (int i = 0; i < config_.num_kv_heads; i++) {
         std::byte* head = store.head(place.index, page, i);
-        store_kv(key + i * head_dim, value + i * head_dim, head_dim, head + inside.keys, inside.key_stride,
-                 head + inside.values);
+        is_finite &= store_kv(key + i * head_dim, value + i * head_dim, head_dim, head + inside.keys,
+                              inside.key_stride, head + inside.values);
     }
+    if (!is_finite) std::atomic_ref(stored_badly_).store(row);
 }
 
 AttentionUnit Forward::unit_of(const Batch& batch, const PlannedUnit& planned, int index) const {

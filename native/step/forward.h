@@ -1,7 +1,8 @@
 // One forward step: embedding, layers, head, sampling. Owns the working memory, borrows weights, KV and tables.
 //
-// All workers run `work` together; each method called from it is one phase or a few, dealt out by the team and ended
-// by a barrier. Every phase computes each row by itself, so no row's result depends on the others.
+// All workers run `work` together; each method called from it is one phase or a few, dealt out by the team. A phase is
+// over when its items are done, wherever the workers are. Every phase computes each row by itself, so no row's result
+// depends on the others.
 #pragma once
 #include <vector>
 
@@ -27,8 +28,8 @@ public:
     Forward(const Model& model, const Kernels& kernels, Team& team, const std::vector<LayerPlace>& places,
             const KvStore* stores, const PageTables& tables);
 
-    // The batch has been checked and its edits are applied. Throws std::runtime_error if logits to sample are not
-    // numbers; by then KV has been written, as always.
+    // The batch has been checked and its edits are applied. Throws std::runtime_error if keys, values or logits to
+    // sample are not finite numbers; by then KV has been written, as always.
     void run(const Batch& batch, const BatchOutput& output);
 
 private:
@@ -72,7 +73,8 @@ private:
     std::vector<int> row_sequence_;  // index in the batch
     std::vector<int> row_position_;
     AttentionPlan plans_[kPools];
-    int drawn_badly_ = -1;  // a logit row whose logits are not numbers
+    int drawn_badly_ = -1;   // a logit row whose logits are not numbers
+    int stored_badly_ = -1;  // a row whose keys or values are not finite in some layer
 
     Buffer<float> hidden_;      // [rows, hidden]
     Buffer<float> branch_;      // [rows, hidden], what post norms apply to
