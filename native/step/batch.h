@@ -20,7 +20,7 @@ struct Batch {
     std::span<const int32_t> sequences;
     std::span<const int32_t> starts;
     std::span<const int32_t> lengths;
-    std::span<const TableEdit> edits;  // applied in order before anything runs
+    std::span<const TableEdit> edits;  // applied in order before anything runs; a table ends at its last edit
     std::span<const int32_t> logit_rows;  // of all rows, ascending
     std::span<const SamplingRow> sampling;  // one per logit row, or empty: no draw
     int num_logprobs = -1;                  // -1: none; 0: the drawn token's; k: the k best too

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -44,7 +45,8 @@ void check_sampling(const SamplingRow& row, int vocab_size) {
     require(std::isfinite(row.frequency_penalty), "frequency_penalty %g is not finite",
             static_cast<double>(row.frequency_penalty));
     for (const float value : row.bias_values) {
-        require(std::isfinite(value), "a bias of %g is not finite", static_cast<double>(value));
+        // Minus infinity is allowed: it bans a token.
+        require(value < std::numeric_limits<float>::infinity(), "a bias of %g has no end", static_cast<double>(value));
     }
     require(row.num_prompt >= 0 && row.num_prompt <= static_cast<int>(row.history.size()),
             "%d prompt tokens in a history of %zu", row.num_prompt, row.history.size());
@@ -112,7 +114,9 @@ void check_pages(const Batch& batch, const Limits& limits, const PageTables& tab
             const int last = (end - 1) / limits.page_size;
             require(last < static_cast<int>(pages.size()), "sequence %d ends at %d, pool %d holds %zu pages for it",
                     sequence, end, pool, pages.size());
-            for (int index = seen / limits.page_size; index <= last; index++) {
+            const int first = seen / limits.page_size;
+            if (first >= tables.live_from(sequence, pool)) continue;
+            for (int index = first; index <= last; index++) {
                 require(pages[static_cast<size_t>(index)] != 0,
                         "sequence %d uses page index %d of pool %d, which is the null page", sequence, index, pool);
             }

@@ -1,4 +1,5 @@
-// The door: refuses a batch that would touch memory it must not, before anything is changed.
+// The door: refuses a batch that would touch memory it must not, before any of that memory is touched. Only the page
+// tables may have changed by then: pages are checked once the batch's edits are in them.
 #pragma once
 #include "native/kv/store.h"
 #include "native/kv/tables.h"
@@ -18,7 +19,8 @@ struct Limits {
 void check_rows(const Batch& batch, const Limits& limits, int sequences);
 void check_edits(const Batch& batch, const Limits& limits, int sequences);
 
-// After the edits: every page that a row writes to or sees is in the table and is not the null page.
+// After the edits: every page that a row writes to or sees is in the table and is not the null page. O(1) a sequence:
+// the tables know where their null pages end.
 void check_pages(const Batch& batch, const Limits& limits, const PageTables& tables);
 
 }  // namespace sojourn

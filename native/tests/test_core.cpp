@@ -158,6 +158,27 @@ void test_door() {
     check_refused(core, "the null page", [](I, I, I, I, I, TableEdit& edit) { edit.page = 0; });
 }
 
+// Random edits against tables written plainly.
+void test_tables() {
+    std::mt19937 random(3);
+    PageTables tables(2);
+    std::vector<int32_t> expected[2][kPools];
+    for (int round = 0; round < 5000; round++) {
+        const int sequence = random() % 2, pool = random() % kPools;
+        auto& plain = expected[sequence][pool];
+        const int index = static_cast<int>(random() % (plain.size() + 2));
+        const int page = static_cast<int>(random() % 4);
+        tables.set(sequence, pool, index, page);
+        plain.resize(static_cast<size_t>(index), 0);
+        plain.push_back(page);
+        check(tables.pages(sequence, pool) == plain, "wrong pages after round %d", round);
+        int live_from = index + 1;
+        while (live_from > 0 && plain[static_cast<size_t>(live_from) - 1] != 0) live_from--;
+        check(tables.live_from(sequence, pool) == live_from, "live from %d, not %d, after round %d",
+              tables.live_from(sequence, pool), live_from, round);
+    }
+}
+
 }  // namespace
 }  // namespace sojourn::test
 
@@ -170,5 +191,6 @@ int main() {
     }
     test::test_steps(MatrixKind::Q8, KvType::F16, best_isa());
     test::test_door();
+    test::test_tables();
     return test::report("test_core");
 }

@@ -150,7 +150,7 @@ def test_pages_behind_the_window_may_go() -> None:
         assert logits is not None
         rows.append(logits)
         live = max(0, start + 50 + 1 - 40) // 16
-        edits = [(0, 1, index, 0) for index in range(live)]
+        edits = [(*place, page if place[2] >= live else 0) for *place, page in tables([0], 16) if place[1] == 1]
     assert_same_bits(np.concatenate(rows), kept)
 
 

@@ -103,6 +103,7 @@ class FakeBackend:
             raise self.fail_with
         for seq, pool, index, page in batch.table_edits.tolist():
             self._pools[pool].table[seq, index] = page
+            self._pools[pool].table[seq, index + 1 :] = 0
         assert len(set(batch.seqs.tolist())) == len(batch.seqs), "a sequence occurs twice in a step"
         chains: list[int] = []
         written: set[tuple[int, int]] = set()

@@ -46,8 +46,9 @@ class SamplingBatch:
 class Batch:
     """B sequences, M rows in all; sequence i has rows for positions `[starts[i], starts[i] + lengths[i])`, in order.
 
-    `table_edits` rows are (seq, pool, index, page), applied in order before anything runs. `logit_rows` are indices
-    into the M rows, ascending.
+    `table_edits` rows are (seq, pool, index, page), applied in order before anything runs. Each is the last entry of its
+    table until the next: what stood past it is forgotten, so an entry that changes comes with all that follow it.
+    `logit_rows` are indices into the M rows, ascending.
     """
 
     tokens: I32  # [M]

@@ -92,6 +92,7 @@ class ReferenceBackend:
         for seq, pool, index, page in batch.table_edits:
             law(0 <= page < self._num_pages[Pool(pool)], "page %d is not in pool %d", page, pool)
             self._tables[Pool(pool)][seq, index] = page
+            self._tables[Pool(pool)][seq, index + 1 :] = 0
         logits = self._forward(batch)
         shown = logits if batch.want_logits else None
         if batch.sampling is None:
