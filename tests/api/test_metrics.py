@@ -70,3 +70,32 @@ def test_the_prefix_cache_is_asked_by_those_who_do_not_go_on_where_they_were(
     assert shown["sojourn_prefix_cache_queried_tokens_total", frozenset()] == queried
     assert shown["sojourn_prefix_cache_hit_tokens_total", frozenset()] == hit
     assert shown["sojourn_cached_tokens_total", frozenset([source])] == 30
+
+
+def test_our_numbers_by_names_that_boards_know() -> None:
+    metrics = Metrics(link_with_a_beat(), lambda: True, "1", "vllm")
+    for is_session in (True, False):
+        metrics.ended(
+            wire.Ended(1, "stop", Usage(40, 30, 5, 10.0, 10.5, 11.0, 13.0, 0, "prefix"), 5), is_session=is_session
+        )
+    shown = values(metrics)
+    tiny = frozenset(["tiny"])
+    assert shown["vllm:num_requests_running", tiny] == 1
+    assert shown["vllm:num_requests_waiting", tiny] == 0
+    assert shown["vllm:generation_tokens_total", tiny] == 10
+    assert shown["vllm:prefix_cache_queries_total", tiny] == 80
+    assert shown["vllm:prefix_cache_hits_total", tiny] == 60
+    assert shown["vllm:time_to_first_token_seconds_count", tiny] == 2, "of both modes"
+    assert shown["vllm:time_to_first_token_seconds_bucket", tiny | {"0.75"}] == 0
+    assert shown["vllm:time_to_first_token_seconds_bucket", tiny | {"1.0"}] == 2
+    assert shown["vllm:kv_cache_usage_perc", tiny] == pytest.approx((1 + 1) / 10)
+    sglang = values(Metrics(link_with_a_beat(), lambda: True, "1", "sglang"))
+    assert sglang["sglang:num_running_reqs", tiny] == 1
+    assert sglang["sglang:token_usage", tiny] == pytest.approx(0.2)
+    assert not {name for name, _ in values(Metrics(link_with_a_beat(), lambda: True, "1")) if ":" in name}
+
+
+def test_others_names_too_are_silent_of_an_engine_that_is_down() -> None:
+    names = {name for name, _ in values(Metrics(EngineLink("ipc://nowhere", lambda: 0.0), lambda: False, "1", "vllm"))}
+    assert "vllm:prompt_tokens_total" in names
+    assert not {"vllm:num_requests_running", "vllm:kv_cache_usage_perc"} & names

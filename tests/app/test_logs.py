@@ -44,10 +44,11 @@ def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.http_scenario
 def test_everything_a_server_logs_is_json(tmp_path: Path) -> None:
-    with serving(tmp_path, "--log-format", "json", "--context", "512") as server:
+    with serving(tmp_path, "--log-format", "json", "--metrics-compat", "vllm", "--context", "512") as server:
         session = server.http.post("/v1/sessions").json()["id"]
         body = {"token_ids": [5, 6, 7], "max_tokens": 3, "temperature": 0.0}
         assert server.http.post(f"/v1/sessions/{session}/turns", json=body).status_code == 200
+        assert 'vllm:generation_tokens_total{model_name="tiny-llama"} 3.0' in server.http.get("/metrics").text
         server.stop()
         entries = [json.loads(line) for line in server.stderr().splitlines()]
     assert {"sojourn.supervisor", "sojourn.engine", "sojourn.load", "sojourn.turn"} <= {

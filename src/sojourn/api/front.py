@@ -47,7 +47,7 @@ class Front:
         self.started_at = world.now()
         self.on_new_engine: Callable[[], None] = lambda: None
         self.is_draining = False
-        self.metrics = Metrics(self.link, lambda: self.is_ready, settings.version)
+        self.metrics = Metrics(self.link, lambda: self.is_ready, settings.version, settings.metrics_compat)
         self._text: TextSide | None = None
         self._live: Counter[str] = Counter()  # requests by tenant
         self._idle = asyncio.Event()

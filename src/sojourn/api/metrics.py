@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from sojourn.api import wire
 from sojourn.api.engine_link import EngineLink
 from sojourn.api.errors import Fault
+from sojourn.api.metrics_compat import CompatCollector, MetricsCompat
 from sojourn.engine.meter import Histogram as Buckets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,8 +25,11 @@ TOKENS = tuple(4**k for k in range(14))
 class Metrics:
     """One registry, one front."""
 
-    def __init__(self, link: EngineLink, is_ready: Callable[[], bool], version: str) -> None:
+    def __init__(
+        self, link: EngineLink, is_ready: Callable[[], bool], version: str, compat: MetricsCompat | None = None
+    ) -> None:
         self._registry = CollectorRegistry()
+        self._others = CollectorRegistry()  # our numbers by others' names
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"sojourn_{name}", text, labels, registry=self._registry)
@@ -50,9 +54,11 @@ class Metrics:
         self._queue = histogram("queue_duration_seconds", "From queue to batch.", DURATION, "mode")
         self._append = histogram("turn_append_tokens", "Tokens that a turn computed anew.", TOKENS, "mode")
         self._registry.register(_EngineCollector(link, is_ready, version))
+        if compat is not None:
+            self._others.register(CompatCollector(self._registry, compat))
 
     def expose(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + generate_latest(self._others)
 
     def answered(self, route: str, status: int) -> None:
         self._requests.labels(route, str(status)).inc()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sojourn.api.metrics_compat import MetricsCompat
 from sojourn.core.clock import Clock
 
 
@@ -21,6 +22,7 @@ class FrontSettings:
     engine_start_s: float = 600.0  # an engine that loads its model has this long before it counts as dead
     shutdown_timeout_s: float = 30.0
     retry_after_s: int = 1
+    metrics_compat: MetricsCompat | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from sojourn.api.metrics_compat import MetricsCompat
 from sojourn.api.settings import FrontSettings
 from sojourn.app.config import EngineOptions, WeightsWidth
 from sojourn.app.logs import configure
@@ -51,6 +52,9 @@ def serve(
         Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="json: one object per line, each field by its name.")] = "text",
+    metrics_compat: Annotated[
+        MetricsCompat | None, typer.Option(help="Metrics by another server's names, too.")
+    ] = None,
 ) -> int:
     """Serve a model over HTTP. SIGTERM drains; a second one ends at once."""
     options = EngineOptions(
@@ -74,7 +78,7 @@ def serve(
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
     if report_dir is not None:
         check_report_dir(report_dir)
-    settings = FrontSettings(address="", version=version("sojourn"), shutdown_timeout_s=shutdown_timeout)
+    settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=metrics_compat)
     key_file = None if api_key_file is None else str(api_key_file)
     front = FrontStart(fd=-1, settings=settings, api_key_file=key_file, log_format=log_format)
     engine = EngineStart(
