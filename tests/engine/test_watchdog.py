@@ -19,6 +19,7 @@ def wedged(seqs_max: int = 4) -> World:
 
 def test_nothing_runs_for_too_long() -> None:
     world = wedged()
+    world.step()
     world.clock.now += WEDGED_AFTER_S
     world.step()
     world.clock.now += 0.5
@@ -34,6 +35,7 @@ def test_nothing_runs_for_too_long() -> None:
 def test_those_who_wait_behind_it_are_told_of_too() -> None:
     world = wedged(seqs_max=1)
     world.submit([4, 5], 8)
+    world.step()
     world.clock.now += WEDGED_AFTER_S + 1
     with pytest.raises(CorruptionError, match="nothing has run"):
         world.step()
