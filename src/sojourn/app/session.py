@@ -26,7 +26,7 @@ def check_system(room: EngineRoom, system: str | None) -> None:
         raise ClientError(f"{room.name} has no chat template, so it takes no system message", param="system")
 
 
-def one_of(message: str | None, token_ids: Sequence[int] | None) -> str | Sequence[int]:
+def one_of(message: str | None, token_ids: Sequence[int] | str | None) -> str | Sequence[int]:
     """The one that was given. ClientError unless it is exactly one, and the message is text."""
     if message is not None and token_ids is None:
         check_text("message", message)

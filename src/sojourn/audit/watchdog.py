@@ -19,18 +19,24 @@ class Watchdog:
     def __init__(self, cache: PrefixCache, after_s: float = WEDGED_AFTER_S) -> None:
         self._cache = cache
         self._after_s = after_s
-        self._ran_at = 0.0
+        self._stuck_since: float | None = None  # the first step since one ran that could plan nothing
 
-    def ran(self, now: float) -> None:
+    def ran(self) -> None:
         """A step was launched, or settled."""
-        self._ran_at = now
+        self._stuck_since = None
 
     def nothing_ran(self, now: float, alive: Iterable[Request]) -> None:
-        """No step is in flight and none could be planned: the oldest request may not have waited too long for that."""
+        """No step is in flight and none could be planned: that may not go on for long while requests are alive.
+
+        Counted from the first such step, for a step that retracts plans nothing and the next one runs.
+        """
         oldest = next(iter(alive), None)
         if oldest is None:
+            self._stuck_since = None
             return
-        waited = now - max(self._ran_at, oldest.times.queued_at)
+        if self._stuck_since is None:
+            self._stuck_since = now
+        waited = now - self._stuck_since
         if waited <= self._after_s:
             return
         pages = sum(pool.free + pool.evictable for pool in self._cache.statistics())

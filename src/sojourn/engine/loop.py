@@ -120,7 +120,7 @@ class EngineLoop:
         plan = self._scheduler.plan(step)
         if plan.work:
             self._next_step += 1
-            self._watchdog.ran(began_at)
+            self._watchdog.ran()
             if self._mem_check is not None:
                 self._mem_check.before_step(step, self._scheduler.planned())
             self._cache.launch(step)
@@ -136,7 +136,7 @@ class EngineLoop:
         result = flight.handle.wait()
         ended_at = self._clock()
         self._meter.count(flight.plan, ended_at - flight.began_at)
-        self._watchdog.ran(ended_at)
+        self._watchdog.ran()
         self._cache.retire(flight.step)
         progress = self._scheduler.settle(result)
         if self._mem_check is not None:
