@@ -1,11 +1,17 @@
 """The real models, for tests that need them. Fetched and packed on first use into the user's cache, and kept there."""
 
+import signal
+
 import pytest
 
 from sojourn.app.config import cache_dir
 from sojourn.models.loading import load
 from sojourn.models.packing import Weights
 from sojourn.models.store import LoadedModel
+
+# A runner in the background may have been started with SIGINT ignored, and what it starts would inherit that: then
+# Ctrl-C could not be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

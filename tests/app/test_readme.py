@@ -28,8 +28,8 @@ def test_the_library_example_runs(example: str) -> None:
 
 def test_the_targets_it_names_are_those_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z0-9]+):.*## ", makefile, re.MULTILINE))
-    assert set(re.findall(r"^\| `make ([a-z0-9]+)`", README, re.MULTILINE)) == targets - {"help", "clean"}
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", makefile, re.MULTILINE))
+    assert set(re.findall(r"^\| `make ([a-z0-9-]+)`", README, re.MULTILINE)) == targets - {"help", "clean"}
 
 
 def test_the_packages_it_names_are_those_of_the_source() -> None:

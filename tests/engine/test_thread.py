@@ -225,3 +225,22 @@ def test_a_thread_that_was_told_to_stop_has_no_fault(thread: EngineThread[Engine
     thread.stop()
     assert thread.fault is None
     assert isinstance(thread.stopped, EngineStoppedError)
+
+
+def test_a_sink_that_fails_on_its_last_event_is_told_of_the_fault(
+    world: World, thread: EngineThread[EngineLoop]
+) -> None:
+    told: Told = queue.SimpleQueue()
+
+    def sink(event: Event | EngineStoppedError) -> None:
+        if isinstance(event, FinishedEvent):
+            raise CorruptionError("the end does not fit what was sent")
+        told.put(event)
+
+    def command(loop: EngineLoop) -> RequestId:
+        request = world.request([1, 2], 2)
+        loop.submit(request)
+        return request.request_id
+
+    thread.stream(command, sink).result(PATIENCE)
+    assert isinstance(read(told)[1], EngineStoppedError)

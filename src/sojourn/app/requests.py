@@ -97,7 +97,18 @@ class EngineRoom:
             started.append(command(service, params))
             return started[0]
 
-        state.interrupt = lambda: self._post_end(started)
+        def end(service: SessionService) -> None:
+            """Decided where requests start: what is not started by now never will be, for posts keep their order."""
+            if not end_started(service, started):
+                state.refuse()
+
+        def interrupt() -> None:
+            try:
+                self._door.post(end)
+            except EngineStoppedError:
+                state.refuse()
+
+        state.interrupt = interrupt
         try:
             hold(state)
             self._door.stream(begin, self._sink(state, session_id)).get().result()
@@ -105,28 +116,10 @@ class EngineRoom:
             state.refuse()
             raise
         except KeyboardInterrupt:  # while the engine was taking the request, or before
-            self._end_start(state, started)
+            state.stop()
+            state.drain()
             raise
         return state
-
-    def _end_start(self, state: TurnState, started: list[RequestId]) -> None:
-        """Bring a state to its end that the engine may or may not have a request for.
-
-        Decided on the engine's thread, so that another interrupt here changes nothing.
-        """
-
-        def end(service: SessionService) -> None:
-            if not end_started(service, started):
-                state.refuse()
-
-        try:
-            self._door.ask(end)
-        except EngineStoppedError:
-            state.refuse()
-        state.drain()
-
-    def _post_end(self, started: list[RequestId]) -> None:
-        self.tell(lambda service: end_started(service, started))
 
     def _sink(self, state: TurnState, session_id: str | None) -> Callable[[Event | EngineStoppedError], None]:
         """Called on the engine's thread, where the service may be asked directly."""

@@ -111,8 +111,11 @@ class TurnState:
     # -- on the caller's thread
 
     def stop(self) -> None:
-        """Ask the engine to end the turn; what was generated stands. Its last event is still to come."""
-        if not self.has_ended and not self.is_stopping:
+        """Ask the engine to end the turn; what was generated stands. Its last event is still to come.
+
+        Asking twice is harmless, and needed where an interrupt fell between saying so and asking.
+        """
+        if not self.has_ended:
             self.is_stopping = True
             self.interrupt()
 

@@ -169,12 +169,12 @@ class EngineThread(Generic[C]):
 
     def _dispatch(self, events: Sequence[Event | Notice]) -> None:
         for event in events:
-            if isinstance(event, TokensEvent):
-                sink = self._sinks.get(event.request_id)
-            elif isinstance(event, FinishedEvent):
-                sink = self._sinks.pop(event.request_id, None)
-            else:
+            if isinstance(event, Notice):
                 self._listener(event)
                 continue
-            if sink is not None:
-                sink(event)
+            sink = self._sinks.get(event.request_id)
+            if sink is None:
+                continue
+            sink(event)
+            if isinstance(event, FinishedEvent):
+                del self._sinks[event.request_id]  # only now: one that fails on its last event is told of the fault
