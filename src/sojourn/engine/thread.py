@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sojourn.core.errors import CorruptionError, SojournError
 from sojourn.core.ids import RequestId
-from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
+from sojourn.engine.events import Event, FinishedEvent, Notice
 from sojourn.engine.inbox import Inbox
 
 
