@@ -123,7 +123,7 @@ def test_metrics_count_what_happened(server: Server) -> None:
     assert sample(server, "sojourn_kv_pages_leaked") == 0
     assert "mine" not in server.http.get("/metrics").text
     assert session not in server.http.get("/metrics").text
-    line = next(line for line in reversed(server.log) if f"session={session}" in line)
+    line = server.lines_with("cached=", f"session={session}", count=2)[-1]
     assert "prompt=25" in line
     assert "finish=length" in line
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ class Server:
             text=True,
         )
         self.log: list[str] = []
+        self._grown = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         assert self.process.stdout is not None
@@ -48,7 +50,10 @@ class Server:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.log.extend(self.process.stderr)
+        for line in self.process.stderr:
+            self.log.append(line)
+            with self._grown:
+                self._grown.notify_all()
 
     def wait_until_ready(self) -> "Server":
         response = self.http.get("/ready", params={"wait": 100})
@@ -59,6 +64,17 @@ class Server:
         if self.process.poll() is not None:
             self._reader.join(GUARD_S)
         return "".join(self.log)
+
+    def lines_with(self, *parts: str, count: int = 1, after: int = 0) -> list[str]:
+        """The log's lines from `after` on that have all `parts`, as soon as there are `count`: the log runs behind answers."""
+        ends_at = time.monotonic() + GUARD_S
+        while True:
+            lines = [line for line in self.log[after:] if all(part in line for part in parts)]
+            if len(lines) >= count:
+                return lines
+            assert time.monotonic() < ends_at, (parts, count, self.stderr())
+            with self._grown:
+                self._grown.wait(1.0)
 
     def pid_of(self, part: str) -> int:
         """The process of the front or the engine that was started last."""

@@ -76,7 +76,7 @@ def test_choices_are_those_of_the_seed_and_share_the_prompt(client: openai.OpenA
     assert len(set(texts)) == 4
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len("[user:][assistant:") + 160, 36)
-    lines = [line for line in server.log[before:] if f"request={answer._request_id}" in line]
+    lines = server.lines_with("cached=", f"request={answer._request_id}", count=4, after=before)
     assert sum("cached=176 new=2 " in line for line in lines) == 3  # of 178, the whole pages
     again = joined(client.chat.completions.create(**asked, n=4, stream=True), 4)
     assert again == (texts, ["length"] * 4)
