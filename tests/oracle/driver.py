@@ -7,7 +7,7 @@ import numpy as np
 from sojourn.backends.native import NativeBackend
 from sojourn.backends.protocol import F32, Backend, Batch
 from sojourn.backends.reference import ReferenceBackend
-from sojourn.core.step import Pool
+from sojourn.core.step import MODEL_POOLS
 from sojourn.models.packed import PackedModel
 
 PAGE_SIZE = 16
@@ -45,7 +45,7 @@ class Driver:
     def append(self, tokens: Sequence[int], rows: Sequence[int]) -> F32:
         """Compute `tokens` in one step; logits of these rows."""
         wanted = -(-(self.length + len(tokens)) // PAGE_SIZE)
-        edits = [(0, int(pool), index, 1 + index) for pool in Pool for index in range(self._pages, wanted)]
+        edits = [(0, int(pool), index, 1 + index) for pool in MODEL_POOLS for index in range(self._pages, wanted)]
         batch = Batch(
             tokens=np.array(tokens, dtype=np.int32),
             seqs=np.zeros(1, dtype=np.int32),

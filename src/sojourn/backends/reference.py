@@ -11,7 +11,7 @@ import numpy as np
 from sojourn.backends.protocol import F32, I32, I64, Batch, BatchOutput
 from sojourn.backends.reference_sampler import sample
 from sojourn.core.errors import law
-from sojourn.core.step import Pool
+from sojourn.core.step import MODEL_POOLS, Pool
 from sojourn.models.config import Activation, ModelConfig, Rope
 from sojourn.models.packed import PackedModel
 from sojourn.models.packing import unpack
@@ -62,8 +62,8 @@ class ReferenceBackend:
         self._page_size = page_size
         self._seqs_max = seqs_max
         table = (seqs_max, -(-model.config.context_length // page_size))
-        self._tables: dict[Pool, I32] = {pool: np.zeros(table, dtype=np.int32) for pool in Pool}
-        self._num_pages = {pool: num_pages[pool] for pool in Pool}
+        self._tables: dict[Pool, I32] = {pool: np.zeros(table, dtype=np.int32) for pool in MODEL_POOLS}
+        self._num_pages = {pool: num_pages[pool] for pool in MODEL_POOLS}
         attention = model.config.attention
         self._pools = [Pool.SWA if slides else Pool.FULL for slides in attention.layer_slides]
         self._kv: list[tuple[F32, F32]] = []  # per layer: K and V, [slots of the pool, kv heads, head_dim]

@@ -24,10 +24,14 @@ PageArray = NDArray[np.int32]  # PageIds
 
 
 class Pool(IntEnum):
-    """A KV pool: the layers with full attention, or those with a sliding window."""
+    """A KV pool: the layers with full attention, those with a sliding window, or a draft model's KV."""
 
     FULL = 0
     SWA = 1
+    DRAFT = 2
+
+
+MODEL_POOLS = (Pool.FULL, Pool.SWA)  # the page tables that every back end keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,24 @@ class TableEdit:
     pages: PageArray
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRows:
+    """Rows whose token is known instead of drawn, to learn how likely the model finds it: row `first + i` of the work
+    (not the position) is given `tokens[i]`, with its log-probability and those of the `num_logprobs` best.
+    """
+
+    first: int
+    tokens: tuple[int, ...]
+    num_logprobs: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """What one sequence does in one step. A sequence occurs at most once in a step.
 
     `history` is given only with penalties: every token before the first sampled one (int32, prompt and output), of
     which the first `num_prompt` are the prompt (presence and frequency count output only, repetition counts both).
+    `known` rows come before the sampled ones and are none of them.
     """
 
     seq: SeqId
@@ -80,6 +96,7 @@ class Work:
     num_drafts: int = 0
     history: TokenArray | None = None
     num_prompt: int = 0
+    known: KnownRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +116,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Per work of the plan, in its order: the samples of its sampled rows (empty when it had none)."""
+    """Per work of the plan, in its order: the samples of its sampled rows (empty when it had none).
+
+    `known` likewise, of the rows whose token was known; empty when no work of the step had any.
+    """
 
     step: StepId
     samples: tuple[tuple[Sample, ...], ...]
+    known: tuple[tuple[Sample, ...], ...] = ()
