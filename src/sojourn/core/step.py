@@ -9,8 +9,16 @@ a chunk of a prompt, the one token of a decode, or a token and its drafts to ver
 
 The sample drawn from the row at position p is the token of position p + 1; its random draw is a pure function of
 (seed, p + 1).
+
+A work planned while an earlier step of its sequence is in flight `takes_previous`: its first token is the last one which
+that step accepts, and `start` the least it can be. The runner resolves it, and adds up to `drafts_max` drafts; positions
+never reach `end_max`.
+
+    planned       0 ...... committed ...... start (least) ............. end_max
+                           | steps in flight, 1 to 1 + drafts_max each |
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -80,12 +88,24 @@ class KnownRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class BegunSequence:
+    """A row of the core's tables is a new sequence's from this work on. `tokens` are all it knows now (a view)."""
+
+    lineage: Hashable  # sequences of one lineage extend each other; None: it stands alone
+    tokens: TokenArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """What one sequence does in one step. A sequence occurs at most once in a step.
 
     `history` is given only with penalties: every token before the first sampled one (int32, prompt and output), of
-    which the first `num_prompt` are the prompt (presence and frequency count output only, repetition counts both).
+    which the first `num_prompt` are the prompt (presence and frequency count output only, repetition counts both). Of a work
+    that takes the previous one's last token it has those known when it was planned.
     `known` rows come before the sampled ones and are none of them.
+
+    A plan has no drafts yet (`num_drafts` 0), what the runner made of it no `drafts_max`. With either or with
+    `takes_previous`, `end_max` is set; a work with nothing left below it does nothing.
     """
 
     seq: SeqId
@@ -97,12 +117,19 @@ class Work:
     history: TokenArray | None = None
     num_prompt: int = 0
     known: KnownRows | None = None
+    takes_previous: bool = False  # then `tokens` is empty: the runner knows it, or will
+    drafts_max: int = 0
+    end_max: int = 0
+    begins: BegunSequence | None = None  # on the first work of a sequence
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
+    """`ends`: sequences that run no more; their rows may begin another one in this very step."""
+
     step: StepId
     work: tuple[Work, ...]
+    ends: tuple[SeqId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +142,30 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """Per work of the plan, in its order: the samples of its sampled rows (empty when it had none).
+class Span:
+    """What one work came to. Its KV stands for `[start, start + num_computed)`: 0 of a work that had nothing to do."""
 
-    `known` likewise, of the rows whose token was known; empty when no work of the step had any.
+    start: int
+    num_computed: int  # rejected drafts are not counted
+    num_drafted: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_computed
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Per work of the plan, in its order: the samples that stand (none where nothing was sampled), one per draft that
+    was accepted and one more.
+
+    `known` likewise, of the rows whose token was known; empty when no work of the step had any. `spans` is empty when
+    every work did what was planned, no more and no less.
     """
 
     step: StepId
     samples: tuple[tuple[Sample, ...], ...]
     known: tuple[tuple[Sample, ...], ...] = ()
+    spans: tuple[Span, ...] = ()
+    num_rows: int = 0  # positions computed, drafts included
+    seconds: float = 0.0  # the device's time, and that of the drafts
