@@ -121,7 +121,7 @@ struct SamplingArrays {
     Array<int32_t> bias_ids;
     Array<float> bias_values;
     Array<int64_t> history_offsets;
-    Array<int32_t> history, history_prompt;
+    Array<int32_t> history, history_prompt, known;
     int num_logprobs;
 };
 
@@ -142,7 +142,8 @@ std::vector<SamplingRow> rows_of(const SamplingArrays& s) {
                       s.repetition_penalty.size() == count && s.presence_penalty.size() == count &&
                       s.frequency_penalty.size() == count && s.seeds.size() == count && s.positions.size() == count &&
                       s.bias_offsets.size() == count + 1 && s.history_offsets.size() == count + 1 &&
-                      s.history_prompt.size() == count && s.bias_ids.size() == s.bias_values.size();
+                      s.history_prompt.size() == count && s.known.size() == count &&
+                      s.bias_ids.size() == s.bias_values.size();
     if (!same) throw std::invalid_argument("sampling arrays differ in length");
     std::vector<SamplingRow> rows(count);
     for (size_t i = 0; i < count; i++) {
@@ -158,7 +159,8 @@ std::vector<SamplingRow> rows_of(const SamplingArrays& s) {
                    .bias_ids = part(s.bias_ids, s.bias_offsets, i),
                    .bias_values = part(s.bias_values, s.bias_offsets, i),
                    .history = part(s.history, s.history_offsets, i),
-                   .num_prompt = s.history_prompt.data()[i]};
+                   .num_prompt = s.history_prompt.data()[i],
+                   .known = s.known.data()[i]};
     }
     return rows;
 }
@@ -254,10 +256,10 @@ void bind_core(nb::module_& module) {
     nb::class_<SamplingArrays>(module, "SamplingArrays")
         .def(nb::init<Array<float>, Array<int32_t>, Array<float>, Array<float>, Array<float>, Array<float>, Array<float>,
                       Array<uint64_t>, Array<int64_t>, Array<int64_t>, Array<int32_t>, Array<float>, Array<int64_t>,
-                      Array<int32_t>, Array<int32_t>, int>(),
+                      Array<int32_t>, Array<int32_t>, Array<int32_t>, int>(),
              "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a, "presence_penalty"_a,
              "frequency_penalty"_a, "seeds"_a, "positions"_a, "bias_offsets"_a, "bias_ids"_a, "bias_values"_a,
-             "history_offsets"_a, "history"_a, "history_prompt"_a, "num_logprobs"_a);
+             "history_offsets"_a, "history"_a, "history_prompt"_a, "known"_a, "num_logprobs"_a);
     nb::class_<PyCore>(module, "Core")
         .def(
             "__init__",

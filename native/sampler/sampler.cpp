@@ -38,6 +38,7 @@ int Sampler::draw(const float* logits, const SamplingRow& row) {
     // What the model computed is checked before a bias can hide it.
     float maximum = kernels_.maximum(logits, vocab_size_);
     if (std::isnan(maximum)) return -1;
+    if (row.known >= 0) return std::isfinite(maximum) ? row.known : -1;
     if (!row.bias_ids.empty() || !row.history.empty()) {
         logits = adjust(logits, row);
         maximum = kernels_.maximum(logits, vocab_size_);

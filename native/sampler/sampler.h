@@ -13,7 +13,7 @@
 
 namespace sojourn {
 
-// How one row is drawn; off: temperature 0 (greedy), top_k 0, top_p 1, min_p 0, penalties 1, 0, 0.
+// How one row is drawn; off: temperature 0 (greedy), top_k 0, top_p 1, min_p 0, penalties 1, 0, 0, no known token.
 struct SamplingRow {
     float temperature = 0.0f;
     int top_k = 0;
@@ -28,6 +28,7 @@ struct SamplingRow {
     std::span<const float> bias_values;
     std::span<const int32_t> history;
     int num_prompt = 0;  // tokens of the history that are prompt
+    int known = -1;      // the token, if it is known already: nothing is drawn
 };
 
 // Working memory of one worker; holds nothing between rows.

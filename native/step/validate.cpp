@@ -50,6 +50,7 @@ void check_sampling(const SamplingRow& row, int vocab_size) {
     }
     require(row.num_prompt >= 0 && row.num_prompt <= static_cast<int>(row.history.size()),
             "%d prompt tokens in a history of %zu", row.num_prompt, row.history.size());
+    require(row.known >= -1 && row.known < vocab_size, "known token %d is not in [-1, %d)", row.known, vocab_size);
     check_token_ids(row.history, vocab_size, "history");
     check_token_ids(row.bias_ids, vocab_size, "bias");
 }

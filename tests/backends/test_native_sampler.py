@@ -45,6 +45,7 @@ def sampling_batch(
         history_offsets=np.arange(rows + 1, dtype=np.int64) * len(history),
         history=column(list(history) * rows, np.int32),
         history_prompt=column([num_prompt] * rows, np.int32),
+        known=column([-1] * rows, np.int32),
         num_logprobs=-1 if params.num_logprobs is None else params.num_logprobs,
     )
 
@@ -109,6 +110,33 @@ def test_log_probabilities_are_those_of_the_models_own_distribution(count: int) 
     np.testing.assert_allclose(output.logprobs, logprobs, atol=2e-5)
     assert output.top_ids.tolist() == top_ids.tolist()
     np.testing.assert_allclose(output.top_logprobs, top_logprobs, atol=2e-5)
+
+
+def test_a_known_token_is_given_and_scored_like_a_drawn_one() -> None:
+    """Between rows that are drawn, and whatever their parameters would have done to it."""
+    params = SamplingParams(temperature=0.7, top_k=3, logit_bias=((5, -100.0),), num_logprobs=4)
+    drawn = sampling_batch(params, ROWS)
+    known = drawn.known.copy()
+    known[::3] = np.random.default_rng(4).integers(0, VOCAB, len(known[::3]))
+    sampling = replace(drawn, known=known)
+    output, other = run(model(), sampling), run(model(), drawn)
+    assert output.logits is not None
+    tokens, logprobs, top_ids, top_logprobs = sample(output.logits, sampling)
+    assert output.tokens.tolist() == tokens.tolist() == np.where(known >= 0, known, other.tokens).tolist()
+    np.testing.assert_allclose(output.logprobs, logprobs, atol=2e-5)
+    assert output.top_ids.tolist() == top_ids.tolist()
+    np.testing.assert_allclose(output.top_logprobs, top_logprobs, atol=2e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_known_token_hides_no_logits_that_are_not_numbers(value: float) -> None:
+    packed = model()
+    norm = packed.vectors["final_norm"].copy()
+    norm[3] = value
+    broken = PackedModel(packed.config, packed.matrices, {**packed.vectors, "final_norm": norm})
+    sampling = sampling_batch(SamplingParams(num_logprobs=0), ROWS)
+    with pytest.raises(CorruptionError, match="not finite"):
+        run(broken, replace(sampling, known=np.full(ROWS, 7, dtype=np.int32)))
 
 
 def test_a_draw_depends_on_seed_and_position_only() -> None:

@@ -29,6 +29,7 @@ def batch(rows: int = 1) -> SamplingBatch:
         history_offsets=np.zeros(rows + 1, dtype=np.int64),
         history=np.zeros(0, dtype=np.int32),
         history_prompt=np.zeros(rows, dtype=np.int32),
+        known=np.full(rows, -1, dtype=np.int32),
         num_logprobs=-1,
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sojourn.core.ids import PageId, SeqId
-from sojourn.core.step import Pool, SamplingParams, TableEdit, Work
+from sojourn.core.step import KnownRows, Pool, SamplingParams, TableEdit, Work
 from sojourn.runner.inputs import InputBuilder
 
 GREEDY = SamplingParams()
@@ -87,6 +87,24 @@ def test_drafts_are_rows_of_their_own_each_with_what_is_before_it() -> None:
     assert batch.sampling.positions.tolist() == [4, 5, 6]
     assert batch.sampling.history_offsets.tolist() == [0, 4, 9, 15]
     assert batch.sampling.history.tolist() == [5, 6, 8, 7, 5, 6, 8, 7, 20, 5, 6, 8, 7, 20, 21]
+
+
+def test_known_rows_have_neutral_parameters_and_come_before_the_sampled_ones() -> None:
+    works = [
+        Work(SeqId(0), 10, (1, 2, 3), known=KnownRows(1, (3, 4), num_logprobs=5)),
+        Work(SeqId(1), 3, (6, 7), (), WARM, 0, history(5, 6, 8, 6, 7), 5, KnownRows(0, (7,))),
+    ]
+    batch = InputBuilder().build(works)
+    assert batch.logit_rows.tolist() == [1, 2, 3, 4]
+    sampling = batch.sampling
+    assert sampling is not None
+    assert sampling.known.tolist() == [3, 4, 7, -1]
+    assert sampling.positions.tolist() == [12, 13, 4, 5]
+    assert sampling.temperature.tolist() == [0.0, 0.0, 0.0, 0.5]
+    assert sampling.bias_offsets.tolist() == [0, 0, 0, 0, 2]
+    assert sampling.history_offsets.tolist() == [0, 0, 0, 0, 5]
+    assert sampling.history_prompt.tolist() == [0, 0, 0, 5]
+    assert sampling.num_logprobs == 5
 
 
 def test_columns_are_kept_for_the_same_rows_only() -> None:

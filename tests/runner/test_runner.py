@@ -7,8 +7,8 @@ from tests.support.fake_backend import FakeBackend
 from sojourn.backends.protocol import BatchOutput
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import SeqId, StepId
-from sojourn.core.step import Sample, SamplingParams, StepPlan, Work
-from sojourn.runner.runner import Runner, samples_of
+from sojourn.core.step import KnownRows, Sample, SamplingParams, StepPlan, StepResult, Work
+from sojourn.runner.runner import Runner, result_of
 
 
 def output(tokens: list[int], num_top: int = 0) -> BatchOutput:
@@ -20,6 +20,12 @@ def output(tokens: list[int], num_top: int = 0) -> BatchOutput:
         top_logprobs=np.array([-i / 4 for i in range(count * num_top)], dtype=np.float32).reshape(count, num_top),
         logits=None,
     )
+
+
+def samples_of(works: tuple[Work, ...], output: BatchOutput) -> tuple[tuple[Sample, ...], ...]:
+    result = result_of(StepPlan(StepId(1), works), output)
+    assert result.known == ()
+    return result.samples
 
 
 def test_samples_go_to_the_works_that_asked() -> None:
@@ -38,6 +44,20 @@ def test_each_work_gets_the_logprobs_it_asked_for() -> None:
         (Sample(11, -0.5),),
         (Sample(12, -1.0, ((4, -1.0),)),),
         (Sample(13, -1.5, ((6, -1.5), (7, -1.75))),),
+    )
+
+
+def test_known_rows_come_before_the_sampled_ones_of_their_work() -> None:
+    works = (
+        Work(SeqId(0), 0, (1, 2)),
+        Work(SeqId(1), 5, (3, 4, 6), known=KnownRows(1, (6, 7), num_logprobs=1)),
+        Work(SeqId(2), 5, (3, 4), sampling=SamplingParams(), known=KnownRows(0, (4,))),
+        Work(SeqId(3), 5, (3,), sampling=SamplingParams()),
+    )
+    assert result_of(StepPlan(StepId(9), works), output([6, 7, 4, 11, 12], num_top=2)) == StepResult(
+        StepId(9),
+        samples=((), (), (Sample(11),), (Sample(12),)),
+        known=((), (Sample(6, 0.0, ((0, 0.0),)), Sample(7, -0.5, ((2, -0.5),))), (Sample(4, -1.0),), ()),
     )
 
 

@@ -74,6 +74,7 @@ class SamplingArrays:
         history_offsets: I64,
         history: I32,
         history_prompt: I32,
+        known: I32,
         num_logprobs: int,
     ) -> None: ...
 

@@ -128,6 +128,7 @@ def _sampling_of(sampling: SamplingBatch) -> _native.SamplingArrays:
     _check("history_offsets", sampling.history_offsets, np.int64)
     _check("history", sampling.history, np.int32)
     _check("history_prompt", sampling.history_prompt, np.int32)
+    _check("known", sampling.known, np.int32)
     return _native.SamplingArrays(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -144,6 +145,7 @@ def _sampling_of(sampling: SamplingBatch) -> _native.SamplingArrays:
         history_offsets=sampling.history_offsets,
         history=sampling.history,
         history_prompt=sampling.history_prompt,
+        known=sampling.known,
         num_logprobs=sampling.num_logprobs,
     )
 

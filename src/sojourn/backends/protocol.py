@@ -20,6 +20,8 @@ KvDtype = Literal["f16", "f32"]  # of cached keys and values
 class SamplingBatch:
     """Parameters of the L sampled rows, column by column (see core.step.SamplingParams).
 
+    A row with a `known` token is given that one and draws none; only `num_logprobs` means anything to it.
+
     `positions[i]` is the position of the token that row i draws. `bias_offsets` and `history_offsets` (L + 1 entries)
     cut `bias_ids` / `bias_values` and `history` into the rows' parts; a row without penalties has an empty history.
     """
@@ -39,6 +41,7 @@ class SamplingBatch:
     history_offsets: I64  # [L + 1]
     history: I32
     history_prompt: I32  # [L] how many of the row's history are prompt
+    known: I32  # [L] a token id, or -1: one is drawn
     num_logprobs: int  # -1: none; 0: the sampled token's; k: the k best too, for every row
 
 

@@ -76,6 +76,8 @@ def draw(probabilities: F64, random: float) -> int:
 
 
 def sample_row(logits: F32, sampling: SamplingBatch, row: int) -> int:
+    if sampling.known[row] >= 0:
+        return int(sampling.known[row])
     adjusted = penalised(logits, sampling, row)
     temperature = float(sampling.temperature[row])
     if temperature == 0.0:

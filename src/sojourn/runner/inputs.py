@@ -15,6 +15,7 @@ from sojourn.core.step import SamplingParams, Work
 _NO_EDITS: I32 = np.empty((0, 4), dtype=np.int32)
 _NO_TOKENS: I32 = np.empty(0, dtype=np.int32)
 _SEED_MASK = (1 << 64) - 1
+_DRAWN = -1  # in the column of known tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +36,7 @@ class _Columns:
     bias_values: F32
     no_history_offsets: I64
     no_history_prompt: I32
+    none_known: I32
     num_logprobs: int
 
 
@@ -43,6 +45,7 @@ class InputBuilder:
 
     def __init__(self) -> None:
         self._columns = _make_columns([])
+        self._scoring: dict[int, SamplingParams] = {}  # of known rows, by how many log-probabilities they ask for
 
     def build(self, works: Sequence[Work]) -> Batch:
         tokens: list[int] = []
@@ -50,17 +53,21 @@ class InputBuilder:
         starts: list[int] = []
         lengths: list[int] = []
         logit_rows: list[int] = []
-        sampled: list[tuple[Work, SamplingParams]] = []
+        asking: list[Work] = []  # for a token or a log-probability
         has_edits = False
         for work in works:
             seqs.append(work.seq)
             starts.append(work.start)
             lengths.append(len(work.tokens))
+            if work.known is not None:
+                first = len(tokens) + work.known.first
+                logit_rows.extend(range(first, first + len(work.known.tokens)))
             tokens += work.tokens
             has_edits = has_edits or bool(work.edits)
             if work.sampling is not None:
-                sampled.append((work, work.sampling))
                 logit_rows.extend(range(len(tokens) - 1 - work.num_drafts, len(tokens)))
+            if work.sampling is not None or work.known is not None:
+                asking.append(work)
         return Batch(
             tokens=np.array(tokens, dtype=np.int32),
             seqs=np.array(seqs, dtype=np.int32),
@@ -68,25 +75,35 @@ class InputBuilder:
             lengths=np.array(lengths, dtype=np.int32),
             table_edits=_edit_rows(works) if has_edits else _NO_EDITS,
             logit_rows=np.array(logit_rows, dtype=np.int32),
-            sampling=self._sampling(sampled) if sampled else None,
+            sampling=self._sampling(asking) if asking else None,
         )
 
-    def _sampling(self, sampled: Sequence[tuple[Work, SamplingParams]]) -> SamplingBatch:
+    def _sampling(self, asking: Sequence[Work]) -> SamplingBatch:
         params: list[SamplingParams] = []
         positions: list[int] = []
-        has_history = False
-        for work, sampling in sampled:
+        known: list[int] = []
+        has_history = has_known = False
+        for work in asking:
+            if (rows := work.known) is not None:
+                has_known = True
+                params += [self._scoring_params(rows.num_logprobs)] * len(rows.tokens)
+                first = work.start + rows.first + 1
+                positions.extend(range(first, first + len(rows.tokens)))
+                known += rows.tokens
+            if work.sampling is None:
+                continue
             end = work.start + len(work.tokens)  # the last row draws the token of this position
             for position in range(end - work.num_drafts, end + 1):
-                params.append(sampling)
+                params.append(work.sampling)
                 positions.append(position)
+                known.append(_DRAWN)
             has_history = has_history or work.history is not None
         columns = self._columns
         if not _same_objects(params, columns.params):
             columns = self._columns = _make_columns(params)
         offsets, history, prompts = columns.no_history_offsets, _NO_TOKENS, columns.no_history_prompt
         if has_history:
-            offsets, history, prompts = _history([work for work, _ in sampled])
+            offsets, history, prompts = _history(asking)
         return SamplingBatch(
             temperature=columns.temperature,
             top_k=columns.top_k,
@@ -103,8 +120,13 @@ class InputBuilder:
             history_offsets=offsets,
             history=history,
             history_prompt=prompts,
+            known=np.array(known, dtype=np.int32) if has_known else columns.none_known,
             num_logprobs=columns.num_logprobs,
         )
+
+    def _scoring_params(self, num_logprobs: int) -> SamplingParams:
+        """The same object each time, so that columns are found again."""
+        return self._scoring.setdefault(num_logprobs, SamplingParams(num_logprobs=num_logprobs))
 
 
 def _same_objects(params: list[SamplingParams], known: list[SamplingParams]) -> bool:
@@ -132,6 +154,7 @@ def _make_columns(params: list[SamplingParams]) -> _Columns:
         bias_values=floats([value for bias in biases for _, value in bias]),
         no_history_offsets=np.zeros(len(params) + 1, dtype=np.int64),
         no_history_prompt=np.zeros(len(params), dtype=np.int32),
+        none_known=np.full(len(params), _DRAWN, dtype=np.int32),
         num_logprobs=max(num_logprobs, default=-1),
     )
 
@@ -142,11 +165,16 @@ def _offsets(sizes: list[int]) -> I64:
     return offsets
 
 
-def _history(works: list[Work]) -> tuple[I64, I32, I32]:
+def _history(works: Sequence[Work]) -> tuple[I64, I32, I32]:
     """Per sampled row the tokens before the one it draws: the work's history, then the drafts up to the row."""
     parts: list[I32] = []
     prompts: list[int] = []
     for work in works:
+        if work.known is not None:
+            parts += [_NO_TOKENS] * len(work.known.tokens)
+            prompts += [0] * len(work.known.tokens)
+        if work.sampling is None:
+            continue
         for drafts in range(work.num_drafts + 1):
             if work.history is None:
                 parts.append(_NO_TOKENS)

@@ -6,7 +6,7 @@ the step on the thread that calls it, so nothing overlaps in time yet: what depe
 
 from sojourn.backends.protocol import Backend, Batch, BatchOutput
 from sojourn.core.errors import law
-from sojourn.core.step import Sample, StepPlan, StepResult, Work
+from sojourn.core.step import Sample, StepPlan, StepResult
 from sojourn.runner.inputs import InputBuilder
 
 
@@ -20,7 +20,7 @@ class StepHandle:
 
     def wait(self) -> StepResult:
         """Runs the step on the calling thread; the native core releases the GIL meanwhile. Called once."""
-        return StepResult(self._plan.step, samples_of(self._plan.work, self._backend.step(self._batch)))
+        return result_of(self._plan, self._backend.step(self._batch))
 
 
 class Runner:
@@ -34,12 +34,19 @@ class Runner:
         return StepHandle(self._backend, plan, self._inputs.build(plan.work))
 
 
-def samples_of(works: tuple[Work, ...], output: BatchOutput) -> tuple[tuple[Sample, ...], ...]:
-    """The sampled rows of each work, in the plan's order. Log-probabilities only as far as its parameters ask."""
+def result_of(plan: StepPlan, output: BatchOutput) -> StepResult:
+    """The rows of each work, in the plan's order. Log-probabilities only as far as its parameters ask."""
     tokens: list[int] = output.tokens.tolist()
     samples: list[tuple[Sample, ...]] = []
+    known: list[tuple[Sample, ...]] = []
     row = 0
-    for work in works:
+    for work in plan.work:
+        first = row
+        row += 0 if work.known is None else len(work.known.tokens)
+        if work.known is not None:
+            wanted = work.known.num_logprobs
+            scored = [_with_logprobs(output, tokens[index], index, wanted) for index in range(first, row)]
+            known += [()] * (len(samples) - len(known)) + [tuple(scored)]
         if work.sampling is None:
             samples.append(())
             continue
@@ -51,7 +58,9 @@ def samples_of(works: tuple[Work, ...], output: BatchOutput) -> tuple[tuple[Samp
             samples.append(tuple([_with_logprobs(output, tokens[index], index, wanted) for index in range(row, end)]))
         row = end
     law(row == len(tokens), "%d rows were to be sampled, %d were", row, len(tokens))
-    return tuple(samples)
+    if known:
+        known += [()] * (len(samples) - len(known))
+    return StepResult(plan.step, tuple(samples), tuple(known))
 
 
 def _with_logprobs(output: BatchOutput, token: int, row: int, wanted: int) -> Sample:
