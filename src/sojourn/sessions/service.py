@@ -4,134 +4,45 @@ Decorates an engine loop: what is asked of it is refused at the door before any 
 the engine runs like any other. Knows tokens and turns; of pages only how many a session holds.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from sojourn.cache.protocol import CacheKey
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId
-from sojourn.core.step import SamplingParams, TokenArray
+from sojourn.core.step import TokenArray
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice
 from sojourn.engine.loop import EngineLoop
-from sojourn.scheduler.request import StopConditions, StopMatcher, make_request
+from sojourn.scheduler.request import StopConditions, make_request
 from sojourn.sessions.door import checked_token_ids
 from sojourn.sessions.expiry import Deadlines
-from sojourn.sessions.history import Claim, History, TurnRecord
+from sojourn.sessions.history import History
+from sojourn.sessions.session import RunningTurn, Session
 from sojourn.sessions.turns import SessionState, TurnEvent, after
+from sojourn.sessions.values import (
+    CloseReply,
+    HistoryView,
+    ServiceConfig,
+    SessionClosed,
+    SessionSummary,
+    SlotKeeper,
+    TurnParams,
+)
+
+__all__ = [
+    "CloseReply",
+    "HistoryView",
+    "ServiceConfig",
+    "SessionClosed",
+    "SessionService",
+    "SessionSummary",
+    "SlotKeeper",
+    "TurnParams",
+]
 
 IdSource = Callable[[], str]  # a fresh id each time
 
 _SESSIONS_SHOWN = 32  # in a report
-
-
-class SlotKeeper(Protocol):
-    """What sessions ask of the cache beside requests: `SessionAwareCache`."""
-
-    def begin(self, key: CacheKey, settled: int) -> None:
-        """A session whose first `settled` tokens are history already. It holds nothing yet."""
-        ...
-
-    def release_session(self, lineage: Hashable) -> int:
-        """Give up the idle slot of a session, if it has one; returns the pages it owned, over all pools."""
-        ...
-
-    def rewind_session(self, lineage: Hashable, length: int) -> None:
-        """The idle session's settled length is `length` from now on."""
-        ...
-
-    def pages_held(self, lineage: Hashable) -> int:
-        """Own and leased pages of the session's holding, idle or running, over all pools."""
-        ...
-
-    def pages_by_pool(self, lineage: Hashable) -> tuple[tuple[int, int], ...]:
-        """The same as (own, leased) per pool."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceConfig:
-    vocab_size: int
-    context_length: int
-    eos_ids: frozenset[int] = frozenset()
-    idle_timeout_s: float | None = None  # from the end of the last turn, unless a session has its own; None: they stay
-
-
-@dataclass(frozen=True, slots=True)
-class TurnParams:
-    """`max_new_tokens` None: as many as the context has room for."""
-
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_new_tokens: int | None = None
-    stop_ids: frozenset[int] = frozenset()
-    ignore_eos: bool = False
-    stop_matcher: StopMatcher | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CloseReply:
-    """`deferred`: a turn runs; a `SessionClosed` with the counts follows when it ends. `freed_pages` is known if not."""
-
-    deferred: bool
-    freed_pages: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionClosed(Notice):
-    """A session ended later than it was asked to, or by itself."""
-
-    session_id: str
-    is_expired: bool
-    freed_pages: int
-    num_tokens: int
-    num_turns: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HistoryView:
-    """The settled history: a copy, so a running turn shows in `state` only."""
-
-    state: SessionState
-    token_ids: TokenArray
-    turns: tuple[TurnRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSummary:
-    """A session in numbers; of the settled history only."""
-
-    state: SessionState
-    num_tokens: int
-    num_turns: int
-    idle_timeout_s: float | None
-
-
-@dataclass(slots=True, eq=False)
-class _Turn:
-    request_id: RequestId
-    claim: Claim
-
-
-@dataclass(slots=True, eq=False)
-class _Session:
-    session_id: str
-    namespace: str
-    idle_timeout_s: float | None
-    history: History = field(default_factory=History)
-    state: SessionState = SessionState.IDLE
-    turn: _Turn | None = None
-    has_begun: bool = False  # the cache knows its namespace
-
-    def branch_length(self, length: int | None, turn: int | None) -> int:
-        """Where to rewind or fork to, named by exactly one of a length and a finished turn."""
-        if (length is None) == (turn is None):
-            raise ClientError("name exactly one of length and turn", param="length")
-        if turn is not None:
-            return self.history.length_at(turn)
-        where = self.history.settled_len if length is None else length
-        self.history.check_length(where)
-        return where
 
 
 class SessionService:
@@ -145,9 +56,9 @@ class SessionService:
         self._config = config
         self._clock = clock
         self._new_id = new_id
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._deadlines = Deadlines()  # of idle sessions
-        self._turns: dict[RequestId, _Session] = {}  # requests that are some session's running turn
+        self._turns: dict[RequestId, Session] = {}  # requests that are some session's running turn
         self._outbox: list[Event | Notice] = []  # what happened between two steps
 
     # -- sessions
@@ -243,7 +154,7 @@ class SessionService:
         self._submit(request_id, session.history.prompt(ids), key, max_new_tokens, params)  # the last that may refuse
         session.namespace, session.has_begun = namespace, True
         session.state = following
-        session.turn = _Turn(request_id, session.history.begin(ids, note))
+        session.turn = RunningTurn(request_id, session.history.begin(ids, note))
         self._turns[request_id] = session
         self._deadlines.clear(session.session_id)
         return request_id
@@ -310,22 +221,22 @@ class SessionService:
     def _add(self, session_id: str, namespace: str, history: History, idle_timeout_s: float | None) -> None:
         if session_id in self._sessions:
             raise ConflictError(f"session {session_id} is open already", param="session_id")
-        session = _Session(session_id, namespace, idle_timeout_s, history)
+        session = Session(session_id, namespace, idle_timeout_s, history)
         self._sessions[session_id] = session
         self._rest(session)
 
-    def _rest(self, session: _Session) -> None:
+    def _rest(self, session: Session) -> None:
         """The session is idle from now on."""
         if session.idle_timeout_s is not None:
             self._deadlines.set(session.session_id, self._clock() + session.idle_timeout_s)
 
-    def _get(self, session_id: str) -> _Session:
+    def _get(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
         if session is None:
             raise NotFoundError(f"no session {session_id} is open", param="session_id")
         return session
 
-    def _move(self, session: _Session, event: TurnEvent) -> None:
+    def _move(self, session: Session, event: TurnEvent) -> None:
         session.state = after(session.state, event)
 
     def _max_new_tokens(self, num_prompt: int, params: TurnParams) -> int:
@@ -357,7 +268,7 @@ class SessionService:
             if session is not None:
                 self._settle(session, event)
 
-    def _settle(self, session: _Session, event: FinishedEvent) -> None:
+    def _settle(self, session: Session, event: FinishedEvent) -> None:
         turn = session.turn
         law(turn is not None and turn.request_id == event.request_id, "%s ends a turn of another", event.request_id)
         if turn is None:
@@ -382,12 +293,12 @@ class SessionService:
             self._move(session, TurnEvent.EXPIRE)
             self._outbox.append(self._closed(session, is_expired=True))
 
-    def _closed(self, session: _Session, *, is_expired: bool) -> SessionClosed:
+    def _closed(self, session: Session, *, is_expired: bool) -> SessionClosed:
         freed = self._remove(session)
         history = session.history
         return SessionClosed(session.session_id, is_expired, freed, history.settled_len, len(history.turns))
 
-    def _remove(self, session: _Session) -> int:
+    def _remove(self, session: Session) -> int:
         """A session in state CLOSED leaves; returns the pages its slot owned."""
         law(session.state is SessionState.CLOSED, "session %s leaves while %s", session.session_id, session.state)
         del self._sessions[session.session_id]
