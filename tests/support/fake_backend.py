@@ -36,6 +36,21 @@ def draw(chain: int, temperature: float, seed: int, position: int) -> int:
     return (drawn >> 17) % VOCAB_SIZE
 
 
+def known_logprob(chain: int, token: int) -> float:
+    """What a row of this hash says of a token that it was given."""
+    return -float(chain_next(chain, token, 0) % 4096) / 16
+
+
+def expected_logprobs(prompt: Sequence[int]) -> list[float]:
+    """Of every token of the prompt but the first."""
+    chain = 0
+    logprobs: list[float] = []
+    for position, token in enumerate(prompt):
+        logprobs.append(known_logprob(chain, token))
+        chain = chain_next(chain, token, position)
+    return logprobs[1:]
+
+
 def expected_tokens(prompt: Sequence[int], count: int, sampling: SamplingParams | None = None) -> list[int]:
     """What an undisturbed run over `prompt` alone gives: `count` tokens, whatever they are."""
     params = sampling or SamplingParams()
@@ -190,6 +205,9 @@ class FakeBackend:
         self._check_histories(sampling, rows, chains)
         count = max(0, sampling.num_logprobs)
         logprobs = none if sampling.num_logprobs < 0 else -np.arange(len(rows), dtype=np.float32)
+        for i, token in enumerate(sampling.known.tolist()):
+            if token >= 0:
+                tokens[i], logprobs[i] = token, known_logprob(chains[rows[i]], token)
         return BatchOutput(
             tokens=np.array(tokens, dtype=np.int32),
             logprobs=logprobs,

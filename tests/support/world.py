@@ -10,7 +10,7 @@ from sojourn.cache.none import NoneCache
 from sojourn.cache.protocol import CacheKey, InnerCache, PrefixCache
 from sojourn.cache.radix import RadixCache
 from sojourn.core.ids import NULL_PAGE, AccountId, RequestId, StepId
-from sojourn.core.step import PageArray, SamplingParams
+from sojourn.core.step import PageArray, Sample, SamplingParams
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.pages.accounts import FENCED
@@ -123,10 +123,13 @@ class Record:
 
     tokens: list[int] = field(default_factory=list)
     end: FinishedEvent | None = None
+    known: list[Sample] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
         assert self.end is None, "an event after the last one"
         if isinstance(event, TokensEvent):
+            assert not (event.known and self.tokens), "the prompt is told after the output"
+            self.known += event.known
             self.tokens += [sample.token for sample in event.samples]
         else:
             self.end = event
@@ -166,7 +169,7 @@ class World:
         self.scheduler = Scheduler(self.cache, scheduler_config, self.clock)
         self.check = CountingCheck(self.cache)
         self.loop = EngineLoop(
-            self.scheduler, Runner(self.backend), self.cache, self.clock, mem_check=self.check, depth=depth
+            self.scheduler, Runner(self.backend, self.clock), self.cache, self.clock, mem_check=self.check, depth=depth
         )
         self.records: dict[RequestId, Record] = {}
         self._count = 0
@@ -180,9 +183,16 @@ class World:
         stop_ids: frozenset[int] = frozenset(),
         matcher: StopMatcher | None = None,
         namespace: str = "",
+        logprobs_from: int | None = None,
     ) -> RequestId:
         request = self.request(
-            prompt, max_new_tokens, sampling=sampling, stop_ids=stop_ids, matcher=matcher, namespace=namespace
+            prompt,
+            max_new_tokens,
+            sampling=sampling,
+            stop_ids=stop_ids,
+            matcher=matcher,
+            namespace=namespace,
+            logprobs_from=logprobs_from,
         )
         self.loop.submit(request)
         self.records[request.request_id] = Record()
@@ -197,6 +207,7 @@ class World:
         stop_ids: frozenset[int] = frozenset(),
         matcher: StopMatcher | None = None,
         namespace: str = "",
+        logprobs_from: int | None = None,
     ) -> Request:
         self._count += 1
         return make_request(
@@ -207,6 +218,7 @@ class World:
             max_new_tokens=max_new_tokens,
             stop=StopConditions(stop_ids=stop_ids, matcher=matcher),
             now=self.clock(),
+            logprobs_from=logprobs_from,
         )
 
     def step(self) -> None:

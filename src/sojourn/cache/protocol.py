@@ -55,6 +55,8 @@ class CacheRequest:
     num_tokens: int
     holding: Holding | None = field(default=None, repr=False)
     prefix_len: int = 0  # tokens whose KV was found at admission; the first step's Work starts here
+    prefix_max: int | None = None  # reuse no more than this: the rows from here on must be computed
+    draft: Holding | None = field(default=None, repr=False)  # the draft model's KV; only `DraftPool` sets it
 
     @property
     def label(self) -> str:
@@ -70,6 +72,11 @@ class CacheRequest:
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
     """What admission would reuse, and from where: "none", "prefix" (the tree), or a decorator's own word."""
+
+    @property
+    def reusable(self) -> TokenArray:
+        """What to match for an admission: a match ends before the last of them. A view."""
+        return self.known if self.prefix_max is None else self.known[: self.prefix_max + 1]
 
     prefix_len: int
     source: str = "none"
@@ -114,7 +121,7 @@ class PrefixCache(Protocol):
     def admit(self, request: CacheRequest, length: int) -> bool:
         """Give `request` a holding on its longest reusable prefix, grown to at least `length` tokens in every pool.
 
-        True: holding and prefix_len are set; prefix_len is what match_prefix says now (<= num_tokens - 1). False: pages are short now; try again after
+        True: holding and prefix_len are set; prefix_len is what match_prefix says now of `request.reusable`. False: pages are short now; try again after
         the next step retires, or retract. The request is unchanged. Evicts and demotes only if that will cover the
         need; with a step in flight what was evicted waits behind the fence, and the retry finds it free.
         """

@@ -51,7 +51,7 @@ class RadixCache:
         return PrefixMatch(length, "prefix" if length else "none")
 
     def admit(self, request: CacheRequest, length: int) -> bool:
-        return self.admit_within(request, length, request.num_tokens)
+        return self.admit_within(request, length, len(request.reusable) - 1)
 
     def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
         law(request.holding is None, "%s is admitted twice", request.request_id)

@@ -29,9 +29,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TokensEvent:
+    """`known`: the prompt's next tokens with their log-probabilities, where they are asked for; before the first sample."""
+
     request_id: RequestId
     samples: tuple[Sample, ...]
     cached_tokens: int = 0  # of the request's prompt; the same in each of its events
+    known: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

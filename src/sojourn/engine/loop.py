@@ -146,8 +146,9 @@ class EngineLoop:
     def _events(self, progress: list[Progress]) -> list[Event]:
         events: list[Event] = []
         for item in progress:
-            if item.samples:
-                events.append(TokensEvent(item.request.request_id, item.samples, item.request.cached_tokens))
+            if item.samples or item.known:
+                request = item.request
+                events.append(TokensEvent(request.request_id, item.samples, request.cached_tokens, item.known))
             if item.stop is not None:
                 events.append(self._finished(item))
         return events

@@ -16,7 +16,7 @@ import numpy as np
 from sojourn.cache.protocol import CacheKey, CacheRequest
 from sojourn.core.errors import law
 from sojourn.core.ids import RequestId, SeqId
-from sojourn.core.step import SamplingParams, TokenArray
+from sojourn.core.step import KnownRows, SamplingParams, TokenArray
 
 _GROWTH_MIN = 64  # tokens added to a full buffer, at least; a buffer also doubles
 
@@ -82,6 +82,7 @@ class Request:
     cached_tokens: int = 0  # prefix found at the first admission
     cached_source: str = "none"  # where it was found, in the cache's words
     is_published: bool = False
+    num_logprobs: int = 0  # beside each token of the prompt that is scored
 
     @property
     def request_id(self) -> RequestId:
@@ -99,6 +100,25 @@ class Request:
     @property
     def output_ids(self) -> tuple[int, ...]:
         return tuple(self.cached.tokens[self.cached.num_prompt : self.cached.num_tokens].tolist())
+
+    def known_rows(self, start: int, end: int) -> KnownRows | None:
+        """Rows of a work over `[start, end)` whose log-probability is wanted and was not given yet: those of the prompt
+        but its last, whose token is drawn. Until they are computed the cache reuses nothing from the first of them on.
+        """
+        wanted, num_prompt = self.cached.prefix_max, self.cached.num_prompt
+        if wanted is None:
+            return None
+        first, last = max(start, wanted), min(end, num_prompt - 1)
+        if first >= last:
+            return None
+        following = self.cached.tokens[first + 1 : last + 1].tolist()
+        return KnownRows(first - start, tuple(following), self.num_logprobs)
+
+    def score(self, end: int) -> None:
+        """Rows below `end` are computed and their log-probabilities told."""
+        wanted = self.cached.prefix_max
+        if wanted is not None and end > wanted:
+            self.cached.prefix_max = end if end < self.cached.num_prompt - 1 else None
 
     def append(self, token: int) -> None:
         """The next output token. The buffer grows by doubling; a view handed out earlier stays as it was."""
@@ -121,16 +141,30 @@ def make_request(
     max_new_tokens: int,
     stop: StopConditions,
     now: float,
+    logprobs_from: int | None = None,
 ) -> Request:
-    """A waiting request over `prompt` (copied). What it asks for has been checked at the door."""
+    """A waiting request over `prompt` (copied). What it asks for has been checked at the door.
+
+    `logprobs_from`: log-probabilities of the prompt's tokens from this one on are told too, as `sampling` says of output;
+    those of the first token of all are unknown. What lies before it may be reused, the rest is computed.
+    """
     num_prompt = len(prompt)
     tokens = np.empty(num_prompt + max(0, min(max_new_tokens, _GROWTH_MIN)), dtype=np.int32)
     tokens[:num_prompt] = prompt
+    row = None if logprobs_from is None else max(logprobs_from, 1) - 1  # that tells of it
     return Request(
-        cached=CacheRequest(request_id, key, num_prompt, tokens, num_prompt),
+        cached=CacheRequest(
+            request_id,
+            key,
+            num_prompt,
+            tokens,
+            num_prompt,
+            prefix_max=row if row is not None and row < num_prompt - 1 else None,
+        ),
         sampling=sampling,
         max_new_tokens=max_new_tokens,
         ending_ids=stop.ending_ids,
         matcher=stop.matcher,
         times=RequestTimes(queued_at=now),
+        num_logprobs=sampling.num_logprobs or 0,
     )

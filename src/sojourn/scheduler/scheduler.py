@@ -47,11 +47,15 @@ class SchedulerConfig:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """What a settled step did for one request: samples that stand, and why it ended, if it did."""
+    """What a settled step did for one request: samples that stand, and why it ended, if it did.
+
+    `known`: its prompt's next tokens with their log-probabilities, where they are asked for.
+    """
 
     request: Request
     samples: tuple[Sample, ...]
     stop: Stop | None = None
+    known: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +252,18 @@ class Scheduler:
             raise CorruptionError(f"{request.request_id} is launched without a place")
         edits = self._cache.take_edits(cached)
         ids = (int(cached.tokens[start]),) if tokens == 1 else tuple(cached.tokens[start:end].tolist())
+        known = None if cached.prefix_max is None else request.known_rows(start, end)
         if end < cached.num_tokens or request.only_computes:
-            return Work(seq, start, ids, edits)
+            return Work(seq, start, ids, edits, known=known)
         if request.sampling.has_penalties:
-            return Work(seq, start, ids, edits, request.sampling, 0, cached.tokens[:end], cached.num_prompt)
-        return Work(seq, start, ids, edits, request.sampling)
+            return Work(seq, start, ids, edits, request.sampling, 0, cached.tokens[:end], cached.num_prompt, known)
+        return Work(seq, start, ids, edits, request.sampling, known=known)
 
     def _admit_waiting(self, budget: TokenBudget, flight: _Flight, works: list[Work]) -> None:
         """Admit from the head of the queue while there are places, tokens and pages. The head never is overtaken."""
         while self._free_seqs and (request := self._waiting.head()) is not None:
             cached = request.cached
-            match = self._cache.match_prefix(cached.key, cached.known)
+            match = self._cache.match_prefix(cached.key, cached.reusable)
             prefix_len = match.prefix_len
             chunk = budget.chunk(cached.num_tokens - prefix_len)
             if chunk == 0:
@@ -288,26 +293,29 @@ class Scheduler:
         self._admits_from = StepId(0)
 
     def settle(self, result: StepResult) -> list[Progress]:
-        """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that sampled or
-        ended."""
+        """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that has
+        something to tell or ended."""
         flight = self._flights.popleft()
         law(flight.step == result.step, "step %d settles, step %d was next", result.step, flight.step)
         law(len(flight.launched) == len(result.samples), "step %d: works and results differ in number", result.step)
         progress: list[Progress] = []
-        for launched, samples in zip(flight.launched, result.samples, strict=True):
+        all_known = result.known or ((),) * len(result.samples)
+        for launched, samples, known in zip(flight.launched, result.samples, all_known, strict=True):
             request = launched.request
             if request.runs != launched.run or request.state is not RequestState.RUNNING:
                 self._zombies += 1
                 continue
             self._cache.commit(request.cached, launched.end)
             if samples:
-                progress.append(self._accept(request, samples))
+                progress.append(self._accept(request, samples, known))
             elif request.only_computes and launched.end == request.cached.num_tokens:
                 self._finish(request, Outcome(Verdict.FINISHED, 0))
-                progress.append(Progress(request, (), Stop(FinishReason.LENGTH)))
+                progress.append(Progress(request, (), Stop(FinishReason.LENGTH), known))
+            elif known:
+                progress.append(Progress(request, (), known=known))
         return progress
 
-    def _accept(self, request: Request, samples: tuple[Sample, ...]) -> Progress:
+    def _accept(self, request: Request, samples: tuple[Sample, ...], known: tuple[Sample, ...]) -> Progress:
         """Append samples up to the first stop; the rest is dropped with its request."""
         if request.times.first_token_at is None:
             request.times.first_token_at = self._clock()
@@ -316,11 +324,11 @@ class Scheduler:
             stop = stop_at(request, sample.token)
             if stop is not None:
                 self._finish(request, Outcome(Verdict.FINISHED, request.num_outputs))
-                return Progress(request, samples[:count], stop)
+                return Progress(request, samples[:count], stop, known)
         if not request.is_published:
             request.is_published = True
             self._cache.cache_unfinished_req(request.cached)
-        return Progress(request, samples)
+        return Progress(request, samples, known=known)
 
     # -- ends
 

@@ -151,7 +151,8 @@ class SessionService:
             raise ClientError("the cache of a session is chosen with its first turn, not later", param="cache_salt")
         request_id = RequestId(self._new_id())
         key = CacheKey(namespace, session.session_id)
-        self._submit(request_id, session.history.prompt(ids), key, max_new_tokens, params)  # the last that may refuse
+        before = session.history.settled_len
+        self._submit(request_id, session.history.prompt(ids), before, key, max_new_tokens, params)  # last to refuse
         session.namespace, session.has_begun = namespace, True
         session.state = following
         session.turn = RunningTurn(request_id, session.history.begin(ids, note))
@@ -165,7 +166,7 @@ class SessionService:
         max_new_tokens = self._max_new_tokens(len(ids), params)
         self._engine.scheduler.check(len(ids), max_new_tokens)
         request_id = RequestId(self._new_id())
-        self._submit(request_id, ids, CacheKey(namespace), max_new_tokens, params)
+        self._submit(request_id, ids, 0, CacheKey(namespace), max_new_tokens, params)
         return request_id
 
     def interrupt(self, session_id: str) -> bool:
@@ -246,7 +247,13 @@ class SessionService:
         return params.max_new_tokens
 
     def _submit(
-        self, request_id: RequestId, prompt: TokenArray, key: CacheKey, max_new_tokens: int, params: TurnParams
+        self,
+        request_id: RequestId,
+        prompt: TokenArray,
+        num_history: int,
+        key: CacheKey,
+        max_new_tokens: int,
+        params: TurnParams,
     ) -> None:
         stop = StopConditions(self._config.eos_ids, params.stop_ids, params.ignore_eos, params.stop_matcher)
         request = make_request(
@@ -257,6 +264,7 @@ class SessionService:
             max_new_tokens=max_new_tokens,
             stop=stop,
             now=self._clock(),
+            logprobs_from=None if params.logprobs_from is None else num_history + params.logprobs_from,
         )
         self._engine.submit(request)
 

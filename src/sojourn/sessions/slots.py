@@ -105,7 +105,7 @@ class SessionAwareCache:
             return self._admit_anew(request, length)
         slot = self._slot_for(request)
         if slot.holding is not None:
-            point = self._resume_point(slot, request.num_tokens)
+            point = self._resume_point(slot, len(request.reusable))
             if point is not None:
                 return self._resume(slot, request, point, length)
         if not self._admit_anew(request, length):
@@ -320,7 +320,7 @@ class SessionAwareCache:
 
     def _admit_anew(self, request: CacheRequest, length: int) -> bool:
         """On the inner cache's match, demoting idle slots if that will cover the need."""
-        prefix = self._inner.match_prefix(request.key, request.known).prefix_len  # demotion could only lengthen it
+        prefix = self._inner.match_prefix(request.key, request.reusable).prefix_len  # demotion could only lengthen it
         if not self._inner.could_admit(request, length, prefix, ()):
             if not self._inner.could_admit(request, length, prefix, self._idle_holdings()):
                 return False

@@ -47,10 +47,14 @@ class ServiceConfig:
 
 @dataclass(frozen=True, slots=True)
 class TurnParams:
-    """`max_new_tokens` None: as many as the context has room for."""
+    """`max_new_tokens` None: as many as the context has room for.
+
+    `logprobs_from`: log-probabilities of the new tokens from this one on are told too. Of the history none are.
+    """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_new_tokens: int | None = None
+    logprobs_from: int | None = None
     stop_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     stop_matcher: StopMatcher | None = field(default=None, compare=False)
