@@ -22,13 +22,20 @@ class Node:
     end: int  # pages from the root to this node's end
     num_leases: int = 0
     num_guarded_children: int = 0
+    uses: int = 1  # how often it was found, its making included
     last_used: int = 0
+    worth: float = 0.0  # see cache/evict.py; set when it is used
     is_attached: bool = True
     namespace: str | None = None  # of a root
     children: dict[bytes, "Node"] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Node(pages {self.start}..{self.end}, {self.num_leases} leases, {len(self.children)} children)"
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What is worth less is evicted first, of equals the one that was used longer ago."""
+        return self.worth, self.last_used
 
     @property
     def num_pages(self) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.cache.evict import NodeQueue
+from sojourn.cache.evict import USES_MAX, Appraiser, VictimQueue
 from sojourn.cache.match import Matcher
 from sojourn.cache.node import NO_PAGES, Lease, Match, Node
 from sojourn.core.errors import law
@@ -28,7 +28,7 @@ from sojourn.pages.sizing import PoolLayout
 
 
 class Tree:
-    """Shape and leases of one cache. `swa_queue` and `leaf_queue` order what may be evicted, least recently used first."""
+    """Shape and leases of one cache. `swa_queue` and `leaf_queue` order what may be evicted, what is worth least first."""
 
     def __init__(self, layout: PoolLayout) -> None:
         self.layout = layout
@@ -39,10 +39,11 @@ class Tree:
         self.num_guarded_pages = 0  # full pages a lease protects
         self.num_swa_pages = 0
         self.num_swa_leased = 0  # of them, covered by a lease
-        self.leaf_queue = NodeQueue[Node](_may_lose_tail)
-        self.swa_queue = NodeQueue[Node](_may_lose_window)
+        self.leaf_queue = VictimQueue[Node](_may_lose_tail)
+        self.swa_queue = VictimQueue[Node](_may_lose_window)
         self.num_splits = 0
         self.num_merges = 0
+        self._appraiser = Appraiser()
         self._tick = 0
 
     def match(self, namespace: str, tokens: TokenArray, pages_max: int) -> Match:
@@ -55,6 +56,7 @@ class Tree:
         node = match.path[-1] if match.path else self._root(namespace)
         if node.end > match.num_pages:
             node = self._split(node, match.num_pages - node.start)
+        node.uses = min(node.uses + 1, USES_MAX)
         return self.lend_node(node)
 
     def lend_node(self, node: Node) -> Lease:
@@ -187,6 +189,7 @@ class Tree:
     def trim_leaf(self, node: Node, count: int) -> tuple[PageArray, ...]:
         """Take the last `count` pages off a leaf; returns them per pool. An emptied leaf leaves the tree."""
         law(not node.children and not node.is_guarded and node.parent is not None, "%s is in use", node)
+        self._appraiser.gave_up(node.worth)
         keep = node.num_pages - count
         full, swa = node.full[keep:], node.swa[keep:]
         self.num_swa_pages -= int(np.count_nonzero(swa))
@@ -203,6 +206,7 @@ class Tree:
         """`node` is used now. Its queued entries are stale with that, so it is offered anew."""
         self._tick += 1
         node.last_used = self._tick
+        node.worth = self._appraiser.worth(node.uses, node.end * self.layout.page_size)
         self.offer(node)
 
     def offer(self, node: Node) -> None:
@@ -226,6 +230,7 @@ class Tree:
             child.swa = np.concatenate((parent.swa, child.swa))
             child.swa_leases = np.concatenate((parent.swa_leases, child.swa_leases))
             child.parent = above
+            _count_uses(child, parent)  # both are kept for the sake of the better one
             parent.is_attached = False
             self.num_nodes -= 1
             self.num_merges += 1
@@ -247,7 +252,7 @@ class Tree:
         upper = Node(
             node.edge[:tokens], node.full[:count], node.swa[:count], node.swa_leases[:count],
             node.parent, node.start + count,
-            num_guarded_children=int(node.is_guarded), last_used=node.last_used,
+            num_guarded_children=int(node.is_guarded), uses=node.uses, last_used=node.last_used, worth=node.worth,
         )  # fmt: skip
         assert node.parent is not None
         node.parent.children[self.matcher.key(upper.edge, 0)] = upper
@@ -265,7 +270,7 @@ class Tree:
         del parent.children[self.matcher.key(node.edge, 0)]
         node.is_attached = False
         self.num_nodes -= 1
-        parent.last_used = max(parent.last_used, node.last_used)  # a use below was a use above
+        _count_uses(parent, node)  # a use below was a use above
         self.offer(parent)
         self.merge(parent)
         self._forget_if_empty(parent)
@@ -281,6 +286,13 @@ class Tree:
         """A root without children and leases goes: namespaces come and go by the thousand."""
         if node.namespace is not None and not node.children and node.num_leases == 0:
             self.roots.pop(node.namespace, None)
+
+
+def _count_uses(node: Node, other: Node) -> None:
+    """What `other` was used for, `node` was, too."""
+    node.uses = max(node.uses, other.uses)
+    node.last_used = max(node.last_used, other.last_used)
+    node.worth = max(node.worth, other.worth)
 
 
 def _may_lose_tail(node: Node) -> bool:
