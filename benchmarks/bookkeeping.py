@@ -114,7 +114,9 @@ def service(window: int, pool_pages: int) -> tuple[SessionService, SessionAwareC
     layout = PoolLayout(PAGE_SIZE, window)
     cache = SessionAwareCache(RadixCache(HoldingBook(layout, [pool_pages // layout.num_pools] * layout.num_pools)))
     config = SchedulerConfig(CONTEXT, SEQS_MAX, step_tokens_max=1024 + SEQS_MAX, chunk_tokens_max=1024)
-    loop = EngineLoop(Scheduler(cache, config, time.perf_counter), Runner(Nowhere()), cache, time.perf_counter)
+    loop = EngineLoop(
+        Scheduler(cache, config, time.perf_counter), Runner(Nowhere(), time.perf_counter), cache, time.perf_counter
+    )
     ids = count()
     sessions = SessionService(
         loop, cache, ServiceConfig(VOCAB_SIZE, CONTEXT), clock=time.perf_counter, new_id=lambda: str(next(ids))

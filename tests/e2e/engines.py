@@ -74,7 +74,7 @@ class RealEngine:
         self.scheduler = Scheduler(self.cache, scheduler_config, clock)
         check = MemCheck(self.cache, StrictMemCheck.EVERY_STEP, clock)
         self.loop = EngineLoop(
-            self.scheduler, Runner(self._backend), self.cache, clock, mem_check=check, depth=shape.depth
+            self.scheduler, Runner(self._backend, clock), self.cache, clock, mem_check=check, depth=shape.depth
         )
         service_config = ServiceConfig(config.vocab_size, shape.context, frozenset(model.text.eos_ids))
         self.service = SessionService(self.loop, self.cache, service_config, clock=clock, new_id=self._new_id)

@@ -129,7 +129,7 @@ def build_parts(
     )
     scheduler = Scheduler(cache, scheduler_config, clock)
     check = MemCheck(cache, StrictMemCheck(options.strict_mem_check), clock)
-    loop = EngineLoop(scheduler, Runner(backend), cache, clock, mem_check=check)
+    loop = EngineLoop(scheduler, Runner(backend, clock), cache, clock, mem_check=check)
     service_config = ServiceConfig(
         vocab_size=model.packed.config.vocab_size,
         context_length=size.context,

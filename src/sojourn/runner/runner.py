@@ -1,69 +1,93 @@
 """Runs step plans on a back end. It never allocates, frees or chooses: a plan in, samples out.
 
-`launch` and `wait` are two calls, so that the loop may have steps in flight beyond the one it settles. Today `wait` runs
-the step on the thread that calls it, so nothing overlaps in time yet: what depends on a step's age is ready for it.
+    overlap off   launch n ─ wait n ─ ...      `wait` runs the step, on the thread that calls it
+    overlap on    launch n+1 ─ wait n ─ ...    one thread runs the steps, in launch order; the native core releases the
+                                               GIL, so whoever launched has Python to itself meanwhile
+
+A fault comes out of `wait`, and nothing launched after it runs.
 """
 
-from sojourn.backends.protocol import Backend, Batch, BatchOutput
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+from sojourn.backends.protocol import Backend
+from sojourn.core.clock import Clock
 from sojourn.core.errors import law
-from sojourn.core.step import Sample, StepPlan, StepResult
+from sojourn.core.step import StepPlan, StepResult
 from sojourn.runner.inputs import InputBuilder
+from sojourn.runner.outputs import Samples, samples_of
+from sojourn.runner.resolve import Resolver
+from sojourn.spec.protocol import Drafter, NoDrafter
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StepHandle:
-    """A launched step. `wait` gives its result."""
+    """A launched step. `wait` blocks until it has run and gives its result, or raises what stopped it. Called once."""
 
-    def __init__(self, backend: Backend, plan: StepPlan, batch: Batch) -> None:
-        self._backend = backend
-        self._plan = plan
-        self._batch = batch
-
-    def wait(self) -> StepResult:
-        """Runs the step on the calling thread; the native core releases the GIL meanwhile. Called once."""
-        return result_of(self._plan, self._backend.step(self._batch))
+    wait: Callable[[], StepResult]
 
 
 class Runner:
-    def __init__(self, backend: Backend) -> None:
+    """Without an executor a step runs when it is waited for, and no plan may take what an unsettled one accepts.
+
+    The executor runs one step at a time, in order, and is the runner's from here on; a drafter is called by it only.
+    """
+
+    def __init__(
+        self, backend: Backend, clock: Clock, *, drafter: Drafter | None = None, executor: Executor | None = None
+    ) -> None:
         self._backend = backend
+        self._clock = clock
         self._inputs = InputBuilder()
+        self._executor = executor
+        needs_resolving = executor is not None or drafter is not None
+        self._resolver = Resolver(drafter or NoDrafter()) if needs_resolving else None
+        self._has_failed = False
 
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Prepare the step; its plan has at least one work."""
+        """Run the step, at once or when it is waited for; its plan has at least one work."""
         law(len(plan.work) > 0, "step %d is empty", plan.step)
-        return StepHandle(self._backend, plan, self._inputs.build(plan.work))
+        if self._executor is None:
+            return StepHandle(partial(self._run, plan))
+        return StepHandle(self._executor.submit(self._run, plan).result)
 
+    def close(self) -> None:
+        """Wait for the step that runs; those behind it never do. Nothing is launched any more. May be called twice."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
 
-def result_of(plan: StepPlan, output: BatchOutput) -> StepResult:
-    """The rows of each work, in the plan's order. Log-probabilities only as far as its parameters ask."""
-    tokens: list[int] = output.tokens.tolist()
-    samples: list[tuple[Sample, ...]] = []
-    known: list[tuple[Sample, ...]] = []
-    row = 0
-    for work in plan.work:
-        first = row
-        row += 0 if work.known is None else len(work.known.tokens)
-        if work.known is not None:
-            wanted = work.known.num_logprobs
-            scored = [_with_logprobs(output, tokens[index], index, wanted) for index in range(first, row)]
-            known += [()] * (len(samples) - len(known)) + [tuple(scored)]
-        if work.sampling is None:
-            samples.append(())
-            continue
-        end = row + work.num_drafts + 1
-        if work.sampling.num_logprobs is None:
-            samples.append(tuple([Sample(token) for token in tokens[row:end]]))
-        else:
-            wanted = work.sampling.num_logprobs
-            samples.append(tuple([_with_logprobs(output, tokens[index], index, wanted) for index in range(row, end)]))
-        row = end
-    law(row == len(tokens), "%d rows were to be sampled, %d were", row, len(tokens))
-    if known:
-        known += [()] * (len(samples) - len(known))
-    return StepResult(plan.step, tuple(samples), tuple(known))
+    # -- where the steps run
 
+    def _run(self, plan: StepPlan) -> StepResult:
+        law(not self._has_failed, "step %d follows one that failed", plan.step)
+        self._has_failed = True
+        result = self._plain(plan) if self._resolver is None else self._resolved(plan, self._resolver)
+        self._has_failed = False
+        return result
 
-def _with_logprobs(output: BatchOutput, token: int, row: int, wanted: int) -> Sample:
-    ids: list[int] = output.top_ids[row, :wanted].tolist()
-    values: list[float] = output.top_logprobs[row, :wanted].tolist()
-    return Sample(token, float(output.logprobs[row]), tuple(zip(ids, values, strict=True)))
+    def _plain(self, plan: StepPlan) -> StepResult:
+        """Every work is as planned."""
+        began_at = self._clock()
+        for work in plan.work:
+            if work.takes_previous or work.drafts_max:
+                law(False, "step %d has works to be resolved", plan.step)
+        batch = self._inputs.build(plan.work)
+        samples, known = samples_of(plan.work, self._backend.step(batch))
+        return StepResult(plan.step, samples, known, (), len(batch.tokens), self._clock() - began_at)
+
+    def _resolved(self, plan: StepPlan, resolver: Resolver) -> StepResult:
+        began_at = self._clock()
+        works = resolver.resolve(plan)
+        running = [work for work in works if work.tokens]
+        num_rows = 0
+        drawn: Samples = ((),) * len(works)
+        known: Samples = ()
+        if running:
+            batch = self._inputs.build(running)
+            num_rows = len(batch.tokens)
+            output = self._backend.step(batch)
+            drawn, known = samples_of(works, output)
+        samples, spans = resolver.accepted(works, drawn)
+        return StepResult(plan.step, samples, known, spans, num_rows, self._clock() - began_at)
