@@ -106,7 +106,7 @@ class EngineWorld:
 
     def close(self, name: str) -> None:
         known = self.known[name]
-        own = sum(own for own, _ in self.slots.pages_by_pool(name))
+        own = sum(own for own, _ in self.slots.pages_by_pool(name).values())
         reply = self.service.close(name)
         assert reply.deferred == (known.turn is not None)
         if reply.deferred:

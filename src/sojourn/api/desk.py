@@ -14,7 +14,6 @@ from sojourn.cache.protocol import CacheStatistics
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 from sojourn.core.ids import RequestId
-from sojourn.core.step import Pool
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
@@ -281,7 +280,7 @@ class EngineDesk:
             summary.num_tokens,
             summary.num_turns,
             summary.idle_timeout_s,
-            [wire.HeldPages(Pool(index).name.lower(), own, leased) for index, (own, leased) in enumerate(pages)],
+            [wire.HeldPages(pool.name.lower(), own, leased) for pool, (own, leased) in pages.items()],
         )
 
     def _transcript(self, name: str) -> wire.Transcript:

@@ -3,15 +3,16 @@
 Counts from the owners' side and compares with the ledgers page by page. Cost: O(pages), in numpy.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from sojourn.audit.checkers import Checker, Claim, HoldingsChecker, LedgerChecker, TreeChecker
-from sojourn.cache.protocol import PrefixCache
+from sojourn.cache.protocol import CacheAudit, PrefixCache
 from sojourn.core.errors import law
 from sojourn.core.ids import AccountId, PageId
-from sojourn.pages.holding import HoldingBook
+from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.pages.ledger import PageLedger, PageOwnerError
 
 
@@ -30,33 +31,52 @@ class Census:
     holdings_running: int
     holdings_idle: int
     leases: int
+    drafts_running: int = 0
+    drafts_idle: int = 0
 
 
 def census(cache: PrefixCache) -> Census:
     """Raises CorruptionError on the first broken law; returns what was counted."""
     book = cache.book
     audit = cache.audit()
-    idle = {holding.account: holding for holding in cache.idle_holdings()}
-    for account, holding in idle.items():
-        law(book.holdings.get(account) is holding, "%s is kept and not open", holding)
-    running = [holding for account, holding in book.holdings.items() if account not in idle]
-    for holding in book.holdings.values():
-        book.check(holding)
+    running, idle = _checked(book, cache.idle_holdings())
     if audit.account is not None:
         law(audit.leases == len(book.holdings), "%d leases, %d borrowers", audit.leases, len(book.holdings))
     checkers: list[Checker] = [
         LedgerChecker(book.ledgers),
         TreeChecker(audit),
         HoldingsChecker("running", running),
-        HoldingsChecker("idle", idle.values()),
+        HoldingsChecker("idle", idle),
     ]
-    pools = tuple(_count_pool(book, ledger, checkers) for ledger in book.ledgers)
-    return Census(pools, len(running), len(idle), audit.leases)
+    pools = tuple(_count_pool(book, index, checkers) for index in range(len(book.ledgers)))
+    drafts_running: list[Holding] = []
+    drafts_idle: list[Holding] = []
+    if (drafts := cache.draft_book) is not None:
+        drafts_running, drafts_idle = _checked(drafts, cache.idle_drafts())
+        checkers = [
+            LedgerChecker(drafts.ledgers),
+            TreeChecker(CacheAudit(None, (), 0)),
+            HoldingsChecker("running", drafts_running),
+            HoldingsChecker("idle", drafts_idle),
+        ]
+        pools += (_count_pool(drafts, 0, checkers),)
+    return Census(pools, len(running), len(idle), audit.leases, len(drafts_running), len(drafts_idle))
 
 
-def _count_pool(book: HoldingBook, ledger: PageLedger, checkers: list[Checker]) -> PoolCount:
+def _checked(book: HoldingBook, kept: Iterable[Holding]) -> tuple[list[Holding], list[Holding]]:
+    """Its open holdings, each checked: those that run, and those that are kept."""
+    idle = {holding.account: holding for holding in kept}
+    for account, holding in idle.items():
+        law(book.holdings.get(account) is holding, "%s is kept and not open", holding)
+    for holding in book.holdings.values():
+        book.check(holding)
+    return [holding for account, holding in book.holdings.items() if account not in idle], list(idle.values())
+
+
+def _count_pool(book: HoldingBook, index: int, checkers: list[Checker]) -> PoolCount:
     """Lay every claim over the ledger: each page claimed once, by the account that the ledger says owns it."""
-    by_checker = [(checker.name, list(checker.claims(ledger.pool))) for checker in checkers]
+    ledger = book.ledgers[index]
+    by_checker = [(checker.name, list(checker.claims(index))) for checker in checkers]
     claims = [claim for _, of_checker in by_checker for claim in of_checker]
     if not _is_exact(ledger, claims):
         _explain(book, ledger, claims)

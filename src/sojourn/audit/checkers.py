@@ -3,7 +3,7 @@
     free + fenced + reserved + tree + running + idle == total
 
 A checker lists the pages of its kind from its own side, with the account that must own each; the census lays them over
-the ledger. A new kind of owner brings a checker and joins the formula.
+the ledger. A new kind of owner brings a checker and joins the formula. Pools are indices into their book's ledgers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.cache.protocol import CacheAudit
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE, AccountId
-from sojourn.core.step import PageArray, Pool
+from sojourn.core.step import PageArray
 from sojourn.pages.accounts import FENCED, FREE, RESERVED
 from sojourn.pages.holding import Holding
 from sojourn.pages.ledger import PageLedger
@@ -35,7 +35,7 @@ class Checker(Protocol):
     @property
     def name(self) -> str: ...
 
-    def claims(self, pool: Pool) -> Iterable[Claim]: ...
+    def claims(self, pool: int) -> Iterable[Claim]: ...
 
 
 class LedgerChecker:
@@ -46,7 +46,7 @@ class LedgerChecker:
     def __init__(self, ledgers: Sequence[PageLedger]) -> None:
         self._ledgers = ledgers
 
-    def claims(self, pool: Pool) -> Iterable[Claim]:
+    def claims(self, pool: int) -> Iterable[Claim]:
         ledger = self._ledgers[pool]
         yield Claim(FREE, ledger.free_pages())
         yield Claim(FENCED, ledger.fenced_pages())
@@ -61,7 +61,7 @@ class TreeChecker:
     def __init__(self, audit: CacheAudit) -> None:
         self._audit = audit
 
-    def claims(self, pool: Pool) -> Iterable[Claim]:
+    def claims(self, pool: int) -> Iterable[Claim]:
         if self._audit.account is not None:
             yield Claim(self._audit.account, self._audit.pages[pool])
 
@@ -73,7 +73,7 @@ class HoldingsChecker:
         self.name = name
         self._holdings = list(holdings)
 
-    def claims(self, pool: Pool) -> Iterable[Claim]:
+    def claims(self, pool: int) -> Iterable[Claim]:
         for holding in self._holdings:
             pages = holding.lists[pool]
             own = pages.pages[holding.cache_protected_len // holding.page_size :]

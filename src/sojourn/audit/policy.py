@@ -81,7 +81,9 @@ class MemCheck:
         return self._last
 
     def _moves(self) -> int:
-        return sum(ledger.statistics().moves for ledger in self._cache.book.ledgers)
+        drafts = self._cache.draft_book
+        ledgers = self._cache.book.ledgers + (() if drafts is None else drafts.ledgers)
+        return sum(ledger.statistics().moves for ledger in ledgers)
 
     def _is_time(self) -> bool:
         return self._level is StrictMemCheck.PERIODIC and self._clock() - self._last_at >= self._every_s

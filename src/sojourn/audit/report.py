@@ -16,25 +16,27 @@ _HOLDINGS_SHOWN = 32
 
 def report(error: CorruptionError, cache: PrefixCache, step: StepId | None) -> str:
     """A page of text for the log: law, step, page with its last moves, pools with theirs, the cache, open holdings."""
-    book = cache.book
+    books = [cache.book] if cache.draft_book is None else [cache.book, cache.draft_book]
+    ledgers = [ledger for book in books for ledger in book.ledgers]
+    holdings = [holding for book in books for holding in book.holdings.values()]
     lines = [f"broken law: {error}", f"step: {'none' if step is None else step}"]
     if isinstance(error, PageOwnerError):
-        lines += _past_of(book.ledgers[error.pool], error.page)
-    for ledger in book.ledgers:
+        lines += [line for ledger in ledgers if ledger.pool is error.pool for line in _past_of(ledger, error.page)]
+    for ledger in ledgers:
         now = ledger.statistics()
         lines.append(
             f"pool {ledger.pool.name}: {now.num_pages} pages, {now.num_free} free, {now.num_fenced} fenced, "
             f"{now.steps_in_flight} steps in flight, {now.moves} moves"
         )
-        lines += [f"  {book.accounts.name(account)}: {count}" for account, count in ledger.balances().items() if count][
-            :_HOLDINGS_SHOWN
+        owners = [
+            f"  {ledger.accounts.name(account)}: {count}" for account, count in ledger.balances().items() if count
         ]
+        lines += owners[:_HOLDINGS_SHOWN]
         lines += ["  last moves:", *_shown(ledger, ledger.moves_since(now.moves - _MOVES_SHOWN))]
     lines.append("cache: " + (", ".join(f"{name} {count}" for name, count in cache.facts()) or "keeps nothing"))
-    lines.append(f"open holdings: {len(book.holdings)}")
+    lines.append(f"open holdings: {len(holdings)}")
     lines += [
-        f"  {holding}, window let go below {holding.swa_evicted_seqlen}"
-        for holding in list(book.holdings.values())[:_HOLDINGS_SHOWN]
+        f"  {holding}, window let go below {holding.swa_evicted_seqlen}" for holding in holdings[:_HOLDINGS_SHOWN]
     ]
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from sojourn.cache.protocol import PrefixCache
 from sojourn.core.errors import law
+from sojourn.core.step import Pool
 from sojourn.scheduler.request import Request
 
 WEDGED_AFTER_S = 20.0  # less than a front waits for steps before it says that the engine is not alive
@@ -39,7 +40,7 @@ class Watchdog:
         waited = now - self._stuck_since
         if waited <= self._after_s:
             return
-        pages = sum(pool.free + pool.evictable for pool in self._cache.statistics())
+        pages = sum(pool.free + pool.evictable for pool in self._cache.statistics() if pool.pool is not Pool.DRAFT)
         law(
             pages == 0,
             "%s waits, nothing has run for %.1f s, and %d pages could be had",

@@ -18,6 +18,7 @@ class NoneCache:
 
     def __init__(self, book: HoldingBook) -> None:
         self.book = book
+        self.draft_book: HoldingBook | None = None
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         return PrefixMatch(0)
@@ -36,6 +37,9 @@ class NoneCache:
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self.book.commit(holding_of(request), length)
+
+    def commit_draft(self, request: CacheRequest, length: int) -> None:
+        """It keeps no draft model's KV."""
 
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
         return self.book.take_edits(holding_of(request))
@@ -74,6 +78,9 @@ class NoneCache:
         return ()
 
     def idle_holdings(self) -> Iterable[Holding]:
+        return ()
+
+    def idle_drafts(self) -> Iterable[Holding]:
         return ()
 
     def audit(self) -> CacheAudit:

@@ -64,19 +64,24 @@ class CacheRequest:
         return self.request_id if self.key.lineage is None else f"{self.key.lineage} since {self.request_id}"
 
     @property
+    def draft_len(self) -> int:
+        """Tokens whose KV the draft model has."""
+        return 0 if self.draft is None else self.draft.kv_committed_len
+
+    @property
     def known(self) -> TokenArray:
         """The valid tokens: a view."""
         return self.tokens[: self.num_tokens]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """What admission would reuse, and from where: "none", "prefix" (the tree), or a decorator's own word."""
 
     @property
     def reusable(self) -> TokenArray:
         """What to match for an admission: a match ends before the last of them. A view."""
         return self.known if self.prefix_max is None else self.known[: self.prefix_max + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What admission would reuse, and from where: "none", "prefix" (the tree), or a decorator's own word."""
 
     prefix_len: int
     source: str = "none"
@@ -114,6 +119,11 @@ class PrefixCache(Protocol):
         """The ledgers and the holdings, for audits and for `take_edits`."""
         ...
 
+    @property
+    def draft_book(self) -> HoldingBook | None:
+        """The draft model's, whose pool is apart; None: there is none."""
+        ...
+
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         """Pure: changes nothing, not even the LRU order. At most len(tokens) - 1. `tokens` holds valid tokens only."""
         ...
@@ -136,6 +146,10 @@ class PrefixCache(Protocol):
 
     def commit(self, request: CacheRequest, length: int) -> None:
         """KV of [kv_committed_len, length) is final: computed, and accepted if it was a draft."""
+        ...
+
+    def commit_draft(self, request: CacheRequest, length: int) -> None:
+        """The draft model has computed the KV of `[0, length)` for tokens that stand."""
         ...
 
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
@@ -173,7 +187,7 @@ class PrefixCache(Protocol):
         ...
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
-        """One per pool."""
+        """One per pool, the draft model's last."""
         ...
 
     def facts(self) -> tuple[tuple[str, int], ...]:
@@ -182,6 +196,10 @@ class PrefixCache(Protocol):
 
     def idle_holdings(self) -> Iterable[Holding]:
         """Every holding kept that no request runs on. For the audit."""
+        ...
+
+    def idle_drafts(self) -> Iterable[Holding]:
+        """The same of the draft model's KV."""
         ...
 
     def audit(self) -> CacheAudit:

@@ -39,6 +39,7 @@ class RadixCache:
 
     def __init__(self, book: HoldingBook) -> None:
         self.book = book
+        self.draft_book: HoldingBook | None = None
         self.tree = Tree(book.layout)
         self.account = book.accounts.open("tree")
         self._full_evicted = 0
@@ -74,6 +75,9 @@ class RadixCache:
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self.book.commit(holding_of(request), length)
+
+    def commit_draft(self, request: CacheRequest, length: int) -> None:
+        """It keeps no draft model's KV."""
 
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
         return self.book.take_edits(holding_of(request))
@@ -131,6 +135,9 @@ class RadixCache:
         return tuple(asdict(self.tree_statistics()).items())
 
     def idle_holdings(self) -> Iterable[Holding]:
+        return ()
+
+    def idle_drafts(self) -> Iterable[Holding]:
         return ()
 
     # -- for decorators

@@ -17,7 +17,7 @@ import numpy as np
 
 from sojourn.core.errors import CapacityError, law
 from sojourn.core.ids import NULL_PAGE, AccountId, StepId
-from sojourn.core.step import PageArray, Pool, TableEdit
+from sojourn.core.step import MODEL_POOLS, PageArray, Pool, TableEdit
 from sojourn.pages.accounts import Accounts
 from sojourn.pages.ledger import PageLedger
 from sojourn.pages.sizing import PoolLayout, misfit
@@ -120,12 +120,15 @@ class Holding:
 class HoldingBook:
     """Every change to a Holding goes through here and keeps the ledgers in step."""
 
-    def __init__(self, layout: PoolLayout, totals: Sequence[int]) -> None:
-        """One ledger of `totals[pool]` pages (null page included) per pool of the layout."""
+    def __init__(self, layout: PoolLayout, totals: Sequence[int], pools: Sequence[Pool] = MODEL_POOLS) -> None:
+        """One ledger of `totals[i]` pages (null page included) per pool of the layout; the i-th is called `pools[i]`.
+
+        A book of another pool than the model's keeps it where the full one would be.
+        """
         law(len(totals) == layout.num_pools, "%d pool sizes for %d pools", len(totals), layout.num_pools)
         self.layout = layout
         self.accounts = Accounts()
-        self.ledgers = tuple(PageLedger(pool, total, self.accounts) for pool, total in zip(Pool, totals, strict=False))
+        self.ledgers = tuple(PageLedger(pool, total, self.accounts) for pool, total in zip(pools, totals, strict=False))
         self.holdings: dict[AccountId, Holding] = {}  # every open one
 
     @property

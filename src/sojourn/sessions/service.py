@@ -10,7 +10,7 @@ from sojourn.cache.protocol import CacheKey
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId
-from sojourn.core.step import TokenArray
+from sojourn.core.step import Pool, TokenArray
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice
 from sojourn.engine.loop import EngineLoop
 from sojourn.scheduler.request import StopConditions, make_request
@@ -115,7 +115,7 @@ class SessionService:
         """Own and leased pages, over all pools."""
         return self._slots.pages_held(self._get(session_id).session_id)
 
-    def pages_by_pool(self, session_id: str) -> tuple[tuple[int, int], ...]:
+    def pages_by_pool(self, session_id: str) -> dict[Pool, tuple[int, int]]:
         """(own, leased) pages per pool."""
         return self._slots.pages_by_pool(self._get(session_id).session_id)
 

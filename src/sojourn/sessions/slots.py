@@ -6,7 +6,8 @@ request.
          │                                                     │ retracted: the tree has the KV, the claim stays
          └── idle, empty (demoted, or never run) ◀─────────────┘
 
-A holding is in one place: moved from slot to request and back, never copied, so nothing is counted twice. Knows tokens
+A holding is in one place: moved from slot to request and back, never copied, so nothing is counted twice. The draft model's
+moves beside it, in a pool and at a length of its own, whatever becomes of the first: `cache/drafts.py` moves it. Knows tokens
 only as a resume point's witness; knows no clients and no text.
 """
 
@@ -17,6 +18,7 @@ from typing import assert_never
 
 import numpy as np
 
+from sojourn.cache.drafts import DraftPool
 from sojourn.cache.grow import grow_kv_cache
 from sojourn.cache.protocol import (
     CacheAudit,
@@ -29,6 +31,7 @@ from sojourn.cache.protocol import (
     Verdict,
 )
 from sojourn.cache.release import holding_of, trim_overshoot
+from sojourn.cache.statistics import pages_of
 from sojourn.core.errors import law
 from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, TableEdit, TokenArray
@@ -43,6 +46,7 @@ class SessionSlot:
     settled: int = 0
     holding: Holding | None = field(default=None, repr=False)
     tokens: TokenArray | None = field(default=None, repr=False)  # what the holding's KV was computed for
+    draft: Holding | None = field(default=None, repr=False)  # the draft model's KV; only `DraftPool` sets it
     turn: CacheRequest | None = field(default=None, repr=False)  # the one that runs, or was retracted and waits
 
     @property
@@ -83,8 +87,9 @@ class SlotStatistics:
 class SessionAwareCache:
     """A PrefixCache whose requests of one lineage (a session id) continue on the KV the last one left."""
 
-    def __init__(self, inner: InnerCache, *, publishes: bool = True) -> None:
+    def __init__(self, inner: InnerCache, *, publishes: bool = True, drafts: DraftPool | None = None) -> None:
         self._inner = inner
+        self._drafts = drafts or DraftPool()
         self._publishes = publishes
         self._slots: dict[Hashable, SessionSlot] = {}
         self._idle: OrderedDict[Hashable, SessionSlot] = OrderedDict()  # with a holding, least recently used first
@@ -94,6 +99,10 @@ class SessionAwareCache:
     def book(self) -> HoldingBook:
         return self._inner.book
 
+    @property
+    def draft_book(self) -> HoldingBook | None:
+        return self._drafts.book
+
     # -- PrefixCache
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         slot = self._idle.get(key.lineage)
@@ -101,6 +110,12 @@ class SessionAwareCache:
         return self._inner.match_prefix(key, tokens) if point is None else PrefixMatch(point, "session")
 
     def admit(self, request: CacheRequest, length: int) -> bool:
+        if not self._admit(request, length):
+            return False
+        self._drafts.admit(request, self._slots.get(request.key.lineage), length)
+        return True
+
+    def _admit(self, request: CacheRequest, length: int) -> bool:
         if request.key.lineage is None:
             return self._admit_anew(request, length)
         slot = self._slot_for(request)
@@ -117,13 +132,19 @@ class SessionAwareCache:
         return True
 
     def grow(self, request: CacheRequest, length: int) -> bool:
-        return grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room)
+        if not grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room):
+            return False
+        self._drafts.grow(request, length)
+        return True
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self._inner.commit(request, length)
 
+    def commit_draft(self, request: CacheRequest, length: int) -> None:
+        self._drafts.commit(request, length)
+
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
-        return self._inner.take_edits(request)
+        return self._inner.take_edits(request) + self._drafts.take_edits(request)
 
     def cache_unfinished_req(self, request: CacheRequest) -> None:
         """Only a first turn publishes before its end: a later one could not be cut back below what it published."""
@@ -135,11 +156,16 @@ class SessionAwareCache:
     def cache_finished_req(self, request: CacheRequest, outcome: Outcome) -> None:
         if request.key.lineage is None:
             self._inner.cache_finished_req(request, outcome)
+            self._end_drafts(None, request, outcome)
             return
         slot = self._slots.get(request.key.lineage)
         if slot is None or slot.turn is not request:  # it never ran
             law(request.holding is None and outcome.verdict is Verdict.ABORTED, "%s ends unclaimed", request.request_id)
             return
+        self._end_turn(slot, request, outcome)
+        self._end_drafts(slot, request, outcome)
+
+    def _end_turn(self, slot: SessionSlot, request: CacheRequest, outcome: Outcome) -> None:
         match outcome.verdict:
             case Verdict.FINISHED:
                 self._finish(slot, request, outcome.finished_len)
@@ -156,18 +182,22 @@ class SessionAwareCache:
 
     def launch(self, step: StepId) -> None:
         self._inner.launch(step)
+        self._drafts.launch(step)
 
     def retire(self, step: StepId) -> None:
         self._inner.retire(step)
+        self._drafts.retire(step)
 
     def flush(self) -> None:
         for slot in list(self._idle.values()):
             self._demote(slot)
         self._inner.flush()
+        self._drafts.flush()
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
         evictable = self._inner.obtainable(self._idle_holdings())
-        return tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics())
+        own = tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics())
+        return own + self._drafts.statistics()
 
     def facts(self) -> tuple[tuple[str, int], ...]:
         return (
@@ -181,11 +211,19 @@ class SessionAwareCache:
     def idle_holdings(self) -> Iterable[Holding]:
         return self._idle_holdings()
 
+    def idle_drafts(self) -> Iterable[Holding]:
+        return self._drafts.idle_holdings()
+
     def audit(self) -> CacheAudit:
+        self._drafts.audit()
         for lineage, slot in self._slots.items():
             held = slot.holding is not None
             law(held == (lineage in self._idle), "%s is queued wrongly", slot)
             law(not (held and slot.is_active), "%s is lent and kept", slot)
+            law(slot.draft is None or not slot.is_active, "%s keeps drafts under a turn", slot)
+            law(
+                slot.draft is None or slot.draft.kv_committed_len <= slot.settled, "%s keeps drafts of no history", slot
+            )
             law(slot.holding is None or slot.holding.state is HoldingState.IDLE, "%s keeps a running holding", slot)
         return self._inner.audit()
 
@@ -206,6 +244,7 @@ class SessionAwareCache:
         law(not slot.is_active, "%s is rewound during a turn", slot)
         law(length <= slot.settled, "rewind of %s to %d", slot, length)
         slot.settled = length
+        self._drafts.cut(slot, length)
         if slot.holding is None:
             return
         target = min(length, slot.holding.kv_committed_len)
@@ -220,11 +259,12 @@ class SessionAwareCache:
         if slot is None:
             return 0
         law(not slot.is_active, "%s is released during a turn", slot)
+        drafts = self._drafts.drop(slot)
         holding, slot.holding = slot.holding, None
         if holding is None:
-            return 0
+            return drafts
         del self._idle[lineage]
-        own = sum(holding.pages_own())
+        own = drafts + sum(holding.pages_own())
         self._inner.drop(holding)
         return own
 
@@ -247,19 +287,14 @@ class SessionAwareCache:
 
     def pages_held(self, lineage: Hashable) -> int:
         """Own and leased pages of a session's holding, idle or running, over all pools. O(history)."""
-        slot = self._slots.get(lineage)
-        if slot is None:
-            return 0
-        holding = slot.holding if slot.turn is None else slot.turn.holding
-        return 0 if holding is None else sum(holding.pages_held())
+        return sum(own + leased for own, leased in self.pages_by_pool(lineage).values())
 
-    def pages_by_pool(self, lineage: Hashable) -> tuple[tuple[int, int], ...]:
-        """(own, leased) pages per pool of a session's holding, idle or running. O(history)."""
+    def pages_by_pool(self, lineage: Hashable) -> dict[Pool, tuple[int, int]]:
+        """(own, leased) pages per pool of a session's holdings, idle or running. O(history)."""
         slot = self._slots.get(lineage)
-        holding = None if slot is None else slot.holding if slot.turn is None else slot.turn.holding
-        if holding is None:
-            return ((0, 0),) * len(self.book.ledgers)
-        return tuple((own, held - own) for own, held in zip(holding.pages_own(), holding.pages_held(), strict=True))
+        has = None if slot is None else slot.turn or slot
+        pages = pages_of(self.book, None if has is None else has.holding)
+        return pages | pages_of(self.draft_book, None if has is None else has.draft)
 
     def slot(self, lineage: Hashable) -> SessionSlot | None:
         """To look at."""
@@ -411,6 +446,15 @@ class SessionAwareCache:
             self._inner.absorb(key, holding, tokens)
         else:
             self._inner.drop(holding)
+
+    def _end_drafts(self, slot: SessionSlot | None, request: CacheRequest, outcome: Outcome) -> None:
+        """As the history now stands, or as far as it got if it comes back."""
+        if outcome.verdict is Verdict.RETRACTED:
+            self._drafts.rest(request)
+        elif slot is None:
+            self._drafts.drop(request)
+        else:
+            self._drafts.keep(request, slot, slot.settled)
 
     def _settled(self, request: CacheRequest) -> int:
         if request.key.lineage is None:

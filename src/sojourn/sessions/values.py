@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sojourn.cache.protocol import CacheKey
-from sojourn.core.step import SamplingParams, TokenArray
+from sojourn.core.step import Pool, SamplingParams, TokenArray
 from sojourn.engine.events import FinishedEvent, Notice
 from sojourn.scheduler.request import StopMatcher
 from sojourn.sessions.history import TurnRecord
@@ -31,7 +31,7 @@ class SlotKeeper(Protocol):
         """Own and leased pages of the session's holding, idle or running, over all pools."""
         ...
 
-    def pages_by_pool(self, lineage: Hashable) -> tuple[tuple[int, int], ...]:
+    def pages_by_pool(self, lineage: Hashable) -> dict[Pool, tuple[int, int]]:
         """The same as (own, leased) per pool."""
         ...
 
