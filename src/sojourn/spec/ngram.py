@@ -17,7 +17,8 @@ from sojourn.core.step import TokenArray, Work
 from sojourn.spec.protocol import DraftAsk
 from sojourn.spec.token_index import TokenIndex
 
-RUN = 3  # tokens: shorter ones recur by chance
+RUN = 2  # tokens: the shortest that count as having been said before
+MORE = 3  # drafts for each token that was the same beyond those
 LOOKS = 8  # places compared; each costs a walk over what is the same
 LONGEST = 32  # tokens: what is the same for so long is a copy, and no other place is looked at
 KEPT_TOKENS = 1 << 18  # over all idle lineages; a token takes about a hundred bytes
@@ -30,7 +31,7 @@ class _Begun:
 
 
 class NgramDrafter:
-    """Proposes at most as many tokens as were the same: a long match is likely to go on, a short one is a coincidence."""
+    """One token after the shortest match, which is mostly chance, and more the longer it was: a copy goes on as a copy."""
 
     name = "ngram"
 
@@ -76,7 +77,9 @@ class NgramDrafter:
         if begun is None or ask.num_max < 1:
             return ()
         place, length = begun.index.longest_match()
-        return begun.index.after(place, min(ask.num_max, length))
+        if length == 0:
+            return ()
+        return begun.index.after(place, min(ask.num_max, 1 + MORE * (length - self._run)))
 
     def end(self, seq: SeqId) -> None:
         begun = self._begun.pop(seq, None)
