@@ -23,8 +23,8 @@ def values(metrics: Metrics) -> dict[tuple[str, frozenset[str]], float]:
 
 def link_with_a_beat() -> EngineLink:
     meter = StepMeter()
-    meter.count(StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),)), 0.25)
-    meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 0.001)
+    meter.count(StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),)), 3, 0.25)
+    meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 1, 0.001)
     link = EngineLink("ipc://nowhere", lambda: 0.0)
     link.welcome = wire.Welcome("e", CARD)
     beat = wire.Heartbeat(1.0, True, 2, 1, 0, 3, 2, 1, 1, 0, 0, [POOL], 41, list(meter.statistics()))

@@ -56,6 +56,9 @@ class Crank:
     def wake_in(self) -> float | None:
         return None
 
+    def shut_down(self) -> None:
+        """Nothing runs."""
+
     def report(self, error: CorruptionError) -> str:
         return str(error)
 

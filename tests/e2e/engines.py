@@ -1,6 +1,7 @@
 """Engines over a real model on the native core: the one under test, and a fresh one that runs one request alone."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sojourn.audit.policy import MemCheck, StrictMemCheck
@@ -16,9 +17,11 @@ from sojourn.models.store import LoadedModel
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
+from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.sessions.service import ServiceConfig, SessionService, TurnParams
 from sojourn.sessions.slots import SessionAwareCache
+from sojourn.spec.protocol import Drafter
 from tests.support.world import ManualClock, Record
 
 
@@ -37,6 +40,7 @@ class Shape:
     threads: int = 1
     retract_every: int = 0
     depth: int = 0
+    drafts_max: int = 0
 
 
 @dataclass
@@ -54,7 +58,7 @@ class Heard(Record):
 class RealEngine:
     """Everything from sessions to the native core, with the census after every step."""
 
-    def __init__(self, model: LoadedModel, shape: Shape) -> None:
+    def __init__(self, model: LoadedModel, shape: Shape, drafter: Drafter | None = None) -> None:
         config, clock = model.packed.config, ManualClock()
         self.layout = PoolLayout(shape.page_size, config.attention.sliding_window)
         totals = [pages + NUM_RESERVED for pages in shape.pages]
@@ -71,11 +75,12 @@ class RealEngine:
         scheduler_config = SchedulerConfig(
             shape.context, shape.seqs_max, shape.step_tokens, shape.chunk, shape.retract_every
         )
-        self.scheduler = Scheduler(self.cache, scheduler_config, clock)
+        policy = FixedDrafts(shape.drafts_max) if shape.drafts_max else None
+        self.scheduler = Scheduler(self.cache, scheduler_config, clock, policy)
         check = MemCheck(self.cache, StrictMemCheck.EVERY_STEP, clock)
-        self.loop = EngineLoop(
-            self.scheduler, Runner(self._backend, clock), self.cache, clock, mem_check=check, depth=shape.depth
-        )
+        executor = ThreadPoolExecutor(1) if shape.depth else None
+        runner = Runner(self._backend, clock, drafter=drafter, executor=executor)
+        self.loop = EngineLoop(self.scheduler, runner, self.cache, clock, mem_check=check, depth=shape.depth)
         service_config = ServiceConfig(config.vocab_size, shape.context, frozenset(model.text.eos_ids))
         self.service = SessionService(self.loop, self.cache, service_config, clock=clock, new_id=self._new_id)
         self._ids = 0
@@ -101,6 +106,7 @@ class RealEngine:
         raise AssertionError(f"still busy after {steps_max} steps: {self.scheduler.statistics()}")
 
     def close(self) -> None:
+        self.loop.shut_down()
         self._backend.close()
 
     def _take(self, event: Event | Notice) -> None:

@@ -18,7 +18,7 @@ def test_a_value_is_counted_in_the_first_bucket_that_holds_it() -> None:
     meter = StepMeter()
     plan = StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),))
     for seconds in (SECONDS[3], SECONDS[3] * 1.01, SECONDS[-1] * 10):
-        meter.count(plan, seconds)
+        meter.count(plan, 3, seconds)
     prefill = meter.statistics()[0]
     assert prefill.phase == "prefill"
     assert [index for index, count in enumerate(prefill.seconds.counts) if count] == [3, 4, len(SECONDS)]

@@ -158,6 +158,9 @@ class Alarm:
     def wake_in(self) -> float | None:
         return 0.0 if self.is_due else None
 
+    def shut_down(self) -> None:
+        """Nothing runs."""
+
     def report(self, error: CorruptionError) -> str:
         raise ValueError("the book is unreadable")
 
@@ -203,6 +206,9 @@ class LastStep:
 
     def wake_in(self) -> float | None:
         return None
+
+    def shut_down(self) -> None:
+        """Nothing runs."""
 
     def report(self, error: CorruptionError) -> str:
         return "the ledger"

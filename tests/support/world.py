@@ -17,8 +17,11 @@ from sojourn.pages.accounts import FENCED
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
+from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
 from sojourn.scheduler.scheduler import Launched, Scheduler, SchedulerConfig
+from sojourn.spec.protocol import Drafter
+from tests.support.executors import Early, Late
 from tests.support.fake_backend import FakeBackend
 
 
@@ -46,6 +49,8 @@ class WorldConfig:
     chunk_tokens_max: int = 16
     retract_every: int = 0
     swa_pages: int = 0  # 0: as many as the full pool
+    drafts_max: int = 0  # 0: nobody is asked to guess
+    runs_early: bool = False  # with steps in flight: each runs when it is launched, not when it is waited for
 
     @property
     def totals(self) -> list[int]:
@@ -145,7 +150,11 @@ class World:
     """An engine loop over `cache`, and what it told about each request."""
 
     def __init__(
-        self, config: WorldConfig, decorate: Callable[[InnerCache], PrefixCache] | None = None, depth: int = 0
+        self,
+        config: WorldConfig,
+        decorate: Callable[[InnerCache], PrefixCache] | None = None,
+        depth: int = 0,
+        drafter: Drafter | None = None,
     ) -> None:
         self.config = config
         self.clock = ManualClock()
@@ -166,11 +175,12 @@ class World:
             chunk_tokens_max=config.chunk_tokens_max,
             retract_every=config.retract_every,
         )
-        self.scheduler = Scheduler(self.cache, scheduler_config, self.clock)
+        policy = FixedDrafts(config.drafts_max) if config.drafts_max else None
+        self.scheduler = Scheduler(self.cache, scheduler_config, self.clock, policy)
         self.check = CountingCheck(self.cache)
-        self.loop = EngineLoop(
-            self.scheduler, Runner(self.backend, self.clock), self.cache, self.clock, mem_check=self.check, depth=depth
-        )
+        executor = None if depth == 0 else Early() if config.runs_early else Late()
+        self.runner = Runner(self.backend, self.clock, drafter=drafter, executor=executor)
+        self.loop = EngineLoop(self.scheduler, self.runner, self.cache, self.clock, mem_check=self.check, depth=depth)
         self.records: dict[RequestId, Record] = {}
         self._count = 0
 

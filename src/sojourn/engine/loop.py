@@ -1,10 +1,10 @@
 """One turn of the crank: plan, launch, settle. Composes scheduler, cache and runner; decides nothing.
 
         depth 0   plan n ─ launch n ─ wait n ─ settle n
-        depth 1   plan n ─ launch n ─ wait n-1 ─ settle n-1 ─ plan n+1 ...      (planned before the last is settled)
+        depth 1   plan n ─ launch n ─ wait n-1 ─ settle n-1 ─ plan n+1 ─ launch n+1 ─ wait n ...
+                            └──── n runs ──────────────────────────────────────────────┘
 
-Depth is the interface of overlap, not overlap: today `wait` runs the step, on this thread (see `runner/runner.py`).
-The cache is told of each launch before it runs and of each retirement after, so that pages given up in between are
+At depth 1 steps run on the runner's thread, and this one settles and plans beside them. The cache is told of each launch before it runs and of each retirement after, so that pages given up in between are
 fenced. Runs on one thread; knows no clients.
 """
 
@@ -76,6 +76,7 @@ class EngineLoop:
         self._depth = depth
         self._flights: deque[_Flight] = deque()
         self._next_step = 1
+        self._settled_at = 0.0  # the last step was, by the clock
         self._meter = StepMeter()
         self._watchdog = Watchdog(cache)
 
@@ -135,13 +136,22 @@ class EngineLoop:
         flight = self._flights.popleft()
         result = flight.handle.wait()
         ended_at = self._clock()
-        self._meter.count(flight.plan, ended_at - flight.began_at)
+        self._meter.count(flight.plan, result.num_rows, ended_at - max(flight.began_at, self._settled_at))
+        self._settled_at = ended_at
         self._watchdog.ran()
         self._cache.retire(flight.step)
         progress = self._scheduler.settle(result)
         if self._mem_check is not None:
             self._mem_check.after_step(flight.step, is_idle=not self._scheduler.has_work)
         return self._events(progress)
+
+    def shut_down(self) -> None:
+        """No step follows. Waits for those in flight, whose results nobody wants but their faults."""
+        try:
+            while self._flights:
+                self._flights.popleft().handle.wait()
+        finally:
+            self._runner.close()
 
     def _events(self, progress: list[Progress]) -> list[Event]:
         events: list[Event] = []

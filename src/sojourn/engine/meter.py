@@ -1,7 +1,7 @@
 """How long steps take and how many tokens they compute, by phase: counts in buckets, ready for a histogram.
 
-A step is a prefill where it only computes prompts, a decode where every work is one token, else mixed. Owns the counts;
-reads no clock.
+A step is a prefill where it only computes prompts, a decode where every work is one token (and its drafts), else mixed.
+Owns the counts; reads no clock.
 """
 
 from bisect import bisect_left
@@ -48,16 +48,15 @@ class _Buckets:
 
 
 class StepMeter:
-    """Told each step when it is settled."""
+    """Told each step when it is settled; with steps that overlap, a step's seconds begin when the one before ended."""
 
     def __init__(self) -> None:
         self._by_phase = {phase: (_Buckets(SECONDS), _Buckets(TOKENS)) for phase in PHASES}
 
-    def count(self, plan: StepPlan, seconds: float) -> None:
-        sizes = [len(work.tokens) for work in plan.work]
-        seconds_of, tokens_of = self._by_phase[phase_of(sizes)]
+    def count(self, plan: StepPlan, num_rows: int, seconds: float) -> None:
+        seconds_of, tokens_of = self._by_phase[phase_of([max(1, len(work.tokens)) for work in plan.work])]
         seconds_of.observe(seconds)
-        tokens_of.observe(sum(sizes))
+        tokens_of.observe(num_rows)
 
     def statistics(self) -> tuple[StepStatistics, ...]:
         return tuple(

@@ -40,6 +40,10 @@ class Crank(Protocol):
         """Seconds until `step` is due although there is no work; None: not before a command."""
         ...
 
+    def shut_down(self) -> None:
+        """`step` is not called again. What still runs has ended when this returns; raises its fault, if any."""
+        ...
+
     def report(self, error: CorruptionError) -> str:
         """What to write before stopping on a broken law."""
         ...
@@ -128,6 +132,11 @@ class EngineThread(Generic[C]):
                     self._dispatch(self._crank.step())
         except Exception as error:  # noqa: BLE001 - the last line of defence: nothing below catches a broken law
             self._fail(error)
+        try:
+            self._crank.shut_down()
+        except Exception as error:  # noqa: BLE001 - a fault of the last step; one before it counts for more
+            if self._fault is None:
+                self._fail(error)
         if self.stopped is not None:
             for sink in self._sinks.values():
                 sink(self.stopped)

@@ -1,42 +1,10 @@
-"""Whom the scheduler asks how far to guess. Numbers only: no tokens, no pages, no drafter."""
+"""A policy without a mind: as many drafts as there is room for, always. For tests, and to measure what a draft costs."""
 
-from typing import Protocol
+from collections.abc import Sequence
 
-from sojourn.scheduler.request import Request
-
-
-class DraftPolicy(Protocol):
-    def drafts_for(self, request: Request) -> int:
-        """The most drafts worth verifying in the request's next step; 0: none. Asked once per planned decode."""
-        ...
-
-    def settled(self, request: Request, drafted: int, accepted: int) -> None:
-        """Of `drafted` guesses, at least one, `accepted` stood."""
-        ...
-
-    def stepped(self, rows: int, seconds: float) -> None:
-        """A step of decodes and their drafts, `rows` positions in all, took so long."""
-        ...
-
-    def ended(self, request: Request) -> None:
-        """The request is over; nothing need be remembered of it."""
-        ...
+from sojourn.scheduler.drafting import Acceptance, DraftPolicy
 
 
-class FixedDrafts:
-    """The same number always."""
-
-    def __init__(self, drafts_max: int) -> None:
-        self._drafts_max = drafts_max
-
-    def drafts_for(self, request: Request) -> int:
-        return self._drafts_max
-
-    def settled(self, request: Request, drafted: int, accepted: int) -> None:
-        pass
-
-    def stepped(self, rows: int, seconds: float) -> None:
-        pass
-
-    def ended(self, request: Request) -> None:
-        pass
+class FixedDrafts(DraftPolicy):
+    def choose(self, asking: Sequence[tuple[Acceptance, int]]) -> list[int]:
+        return [max(0, min(room, self.drafts_max)) for _, room in asking]

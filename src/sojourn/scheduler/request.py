@@ -4,6 +4,8 @@ Owns the token buffer (which it shows to the cache inside `CacheRequest`). Knows
 
         0 ............ committed ............ num_launched ............ num_tokens ....... length_max
         KV is final    | KV in a running step | known, not yet computed | to be generated
+
+A request that runs ahead has launched more tokens than it knows.
 """
 
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from sojourn.cache.protocol import CacheKey, CacheRequest
 from sojourn.core.errors import law
 from sojourn.core.ids import RequestId, SeqId
 from sojourn.core.step import KnownRows, SamplingParams, TokenArray
+from sojourn.scheduler.drafting import Acceptance
 
 _GROWTH_MIN = 64  # tokens added to a full buffer, at least; a buffer also doubles
 
@@ -75,7 +78,9 @@ class Request:
     arrival: int = 0  # place in the order of arrival; set at the door
     state: RequestState = RequestState.WAITING
     seq: SeqId | None = None  # a row of the core's tables, only while running
-    num_launched: int = 0  # tokens whose KV is computed, or being computed by a step in flight
+    num_launched: int = 0  # tokens whose KV is computed, or being computed by a step in flight, at the least
+    drafts_in_flight: int = 0  # how many more may turn out to be
+    acceptance: Acceptance | None = None  # what became of its drafts, in the policy's words; None: it never had any
     runs: int = 0
     outputs_at_admission: int = 0
     num_retractions: int = 0
@@ -96,6 +101,25 @@ class Request:
     def only_computes(self) -> bool:
         """Its prompt is to be cached and nothing generated."""
         return self.max_new_tokens == 0
+
+    @property
+    def is_ahead(self) -> bool:
+        """All tokens known are launched: the next work begins with one that a step in flight accepts."""
+        return self.num_launched >= self.cached.num_tokens
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether what is in flight might not be its end. The last token's KV is never computed."""
+        return self.num_launched < self.length_max - 1
+
+    @property
+    def drafts_room(self) -> int:
+        """Drafts that its next decode could have at most, if none in flight are accepted."""
+        return self.length_max - 2 - self.num_launched
+
+    def end_max(self, tokens: int) -> int:
+        """Where a decode of `tokens` ends at most, after what is in flight."""
+        return min(self.num_launched + self.drafts_in_flight + tokens, self.length_max - 1)
 
     @property
     def output_ids(self) -> tuple[int, ...]:

@@ -6,7 +6,8 @@
                  └────────────────────────┘
 
 A step: `plan` decides, the engine runs it, `settle` takes the result. Several steps may be planned before the first is
-settled; a result for a request that has ended or was retracted meanwhile is a zombie's, and is dropped.
+settled: then a request runs ahead, on a token that the runner will know, and its drafts are places it may need. A result
+for a request that has ended or was retracted meanwhile is a zombie's, and is dropped.
 """
 
 from bisect import insort
@@ -19,8 +20,9 @@ from sojourn.cache.release import release_kv_cache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId, SeqId, StepId
-from sojourn.core.step import Sample, StepPlan, StepResult, Work
+from sojourn.core.step import BegunSequence, Sample, Span, StepPlan, StepResult, Work
 from sojourn.scheduler.budget import TokenBudget
+from sojourn.scheduler.drafting import Acceptance, DraftPolicy
 from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Request, RequestState
 from sojourn.scheduler.retract import ForcedRetraction, youngest
@@ -67,31 +69,51 @@ class SchedulerStatistics:
     retractions: int
     retracted_tokens: int  # whose KV they gave up; what the cache kept of it is found again
     zombies: int
+    drafted: int = 0  # guesses verified
+    accepted: int = 0  # of those
 
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """One work of a step in flight: which run of which request it belongs to, and that it computes `[start, end)`."""
+    """One work of a step in flight: which run of which request it belongs to, and that it computes `[start, end)`.
+
+    Where drafts or an earlier step's are open, `start` is the least and `end` the most that it can be.
+    """
 
     request: Request
     run: int
     start: int
     end: int
+    drafts_max: int = 0
+    is_open: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
     step: StepId
     launched: list[Launched] = field(default_factory=list)
+    is_decode: bool = True  # no prompt in it
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """What a request is to run in the step being planned: known tokens, or the one that a step in flight accepts last."""
+
+    request: Request
+    tokens: int
+    drafts: int = 0
 
 
 class Scheduler:
     """Owns the requests that are alive, their batch places and the order among them."""
 
-    def __init__(self, cache: PrefixCache, config: SchedulerConfig, clock: Clock) -> None:
+    def __init__(
+        self, cache: PrefixCache, config: SchedulerConfig, clock: Clock, policy: DraftPolicy | None = None
+    ) -> None:
         self._cache = cache
         self._config = config
         self._clock = clock
+        self._policy = policy  # None: nobody guesses
         self._requests: dict[RequestId, Request] = {}
         self._waiting = WaitingQueue()
         self._running: list[Request] = []  # oldest arrival first
@@ -103,6 +125,9 @@ class Scheduler:
         self._retractions = 0
         self._retracted_tokens = 0
         self._zombies = 0
+        self._drafted = 0
+        self._accepted = 0
+        self._left_seqs: list[SeqId] = []  # since the last step that ran
         self._admits_from = StepId(0)  # the head did not fit, and until this step or an end it is not asked again
 
     @property
@@ -137,6 +162,8 @@ class Scheduler:
             retractions=self._retractions,
             retracted_tokens=self._retracted_tokens,
             zombies=self._zombies,
+            drafted=self._drafted,
+            accepted=self._accepted,
         )
 
     # -- the door
@@ -187,44 +214,79 @@ class Scheduler:
     def plan(self, step: StepId) -> StepPlan:
         """Decide step `step`. Empty when nothing can run. Grows, admits and retracts; never waits."""
         victim = self._forced.victim(self._running)
-        retracted = victim is not None
+        is_short = victim is not None
         if victim is not None:
             self._retract(victim)
         budget = TokenBudget(self._config.step_tokens_max, self._config.chunk_tokens_max)
         flight, works = _Flight(step), []
-        for request, tokens in self._shares(budget):
-            if request.state is not RequestState.RUNNING:
+        for share in self._shares(budget):
+            if share.request.state is not RequestState.RUNNING:
                 continue  # retracted in this very pass, for an older one
-            if self._grow(request, request.num_launched + tokens):
-                works.append(self._launch(flight, request, tokens))
+            if self._has_room(share):
+                works.append(self._launch(flight, share))
             else:
-                retracted = True
-        if not retracted and (step >= self._admits_from or not self._running):
+                is_short = True
+        if not is_short and (step >= self._admits_from or not self._running):
             self._admit_waiting(budget, flight, works)
-        if works:
-            self._flights.append(flight)
-        return StepPlan(step, tuple(works))
+        if not works:
+            return StepPlan(step, ())
+        self._flights.append(flight)
+        ends, self._left_seqs = tuple(self._left_seqs), []
+        return StepPlan(step, tuple(works), ends)
 
-    def _shares(self, budget: TokenBudget) -> list[tuple[Request, int]]:
-        """Tokens for each running request, oldest first: decodes are served before any chunk of a prompt."""
-        shares: list[tuple[Request, int]] = []
-        prompts: list[int] = []
+    def _shares(self, budget: TokenBudget) -> list[_Share]:
+        """What each running request may run, oldest first: decodes are served before chunks of prompts, then drafts."""
+        shares: list[_Share] = []
+        prompts: list[_Share] = []
         for request in self._running:
             remaining = request.cached.num_tokens - request.num_launched
-            if remaining == 1:
+            if remaining > 1:
+                share = _Share(request, remaining)
+                prompts.append(share)
+            elif remaining == 1 or request.may_run_ahead:
                 budget.decode(1)
-            elif remaining > 1:
-                prompts.append(len(shares))
+                share = _Share(request, 1)
             else:
-                continue  # its next token is in flight
-            shares.append((request, remaining))
-        for index in prompts:
-            request, remaining = shares[index]
-            tokens = budget.chunk(remaining)
-            if tokens > 0:
-                budget.take(tokens)
-            shares[index] = (request, tokens)
-        return [share for share in shares if share[1] > 0] if prompts else shares
+                continue  # its last token is in flight
+            shares.append(share)
+        for share in prompts:
+            share.tokens = budget.chunk(share.tokens)
+            if share.tokens > 0:
+                budget.take(share.tokens)
+        if self._policy is not None:
+            self._add_drafts(self._policy, shares, budget, are_prompts_waiting=bool(prompts) or len(self._waiting) > 0)
+        return [share for share in shares if share.tokens > 0] if prompts else shares
+
+    def _add_drafts(
+        self, policy: DraftPolicy, shares: list[_Share], budget: TokenBudget, *, are_prompts_waiting: bool
+    ) -> None:
+        """Guesses for the decodes, oldest first, from what is left; a whole chunk of it is for prompts while any waits."""
+        left = budget.tokens_left - (budget.chunk_max if are_prompts_waiting else 0)
+        asking = [share for share in shares if share.request.num_launched + 1 >= share.request.cached.num_tokens]
+        rooms: list[tuple[Acceptance, int]] = []
+        for share in asking:
+            request = share.request
+            if request.acceptance is None:
+                request.acceptance = policy.acceptance()
+            rooms.append((request.acceptance, max(0, request.drafts_room)))
+        for share, drafts in zip(asking, policy.choose(rooms), strict=True):
+            share.drafts = max(0, min(drafts, left))
+            left -= share.drafts
+            budget.tokens_left -= share.drafts
+
+    def _has_room(self, share: _Share) -> bool:
+        """Pages for what it is to run. Drafts go without before anyone gives up anything for them, and a request that
+        would run ahead waits for what is in flight.
+        """
+        request = share.request
+        least = request.num_launched + share.tokens
+        if share.drafts or request.is_ahead:
+            if self._cache.grow(request.cached, request.end_max(1 + share.drafts)):
+                return True
+            share.drafts = 0
+            if request.is_ahead:
+                return self._cache.grow(request.cached, request.end_max(1))
+        return self._grow(request, least)
 
     def _grow(self, request: Request, length: int) -> bool:
         """Pages for `length` tokens, retracting the youngest while they are short. False: `request` does not run now.
@@ -242,22 +304,48 @@ class Scheduler:
                 return False
         return True
 
-    def _launch(self, flight: _Flight, request: Request, tokens: int) -> Work:
-        cached = request.cached
-        start, end = request.num_launched, request.num_launched + tokens
-        request.num_launched = end
-        flight.launched.append(Launched(request, request.runs, start, end))
+    def _launch(self, flight: _Flight, share: _Share, begins: BegunSequence | None = None) -> Work:
+        request = share.request
         seq = request.seq
         if seq is None:
             raise CorruptionError(f"{request.request_id} is launched without a place")
+        if share.drafts or request.is_ahead:
+            return self._launch_open(flight, request, seq, share.drafts)
+        cached = request.cached
+        start, end = request.num_launched, request.num_launched + share.tokens
+        request.num_launched = end
+        flight.launched.append(Launched(request, request.runs, start, end))
+        flight.is_decode &= end - start == 1
         edits = self._cache.take_edits(cached)
-        ids = (int(cached.tokens[start]),) if tokens == 1 else tuple(cached.tokens[start:end].tolist())
+        ids = (int(cached.tokens[start]),) if end - start == 1 else tuple(cached.tokens[start:end].tolist())
         known = None if cached.prefix_max is None else request.known_rows(start, end)
         if end < cached.num_tokens or request.only_computes:
-            return Work(seq, start, ids, edits, known=known)
-        if request.sampling.has_penalties:
-            return Work(seq, start, ids, edits, request.sampling, 0, cached.tokens[:end], cached.num_prompt, known)
-        return Work(seq, start, ids, edits, request.sampling, known=known)
+            return Work(seq, start, ids, edits, known=known, begins=begins)
+        if not request.sampling.has_penalties:
+            return Work(seq, start, ids, edits, request.sampling, known=known, begins=begins)
+        history = cached.tokens[:end]
+        return Work(seq, start, ids, edits, request.sampling, 0, history, cached.num_prompt, known, begins=begins)
+
+    def _launch_open(self, flight: _Flight, request: Request, seq: SeqId, drafts: int) -> Work:
+        """A decode of which the runner decides where it starts, or how many drafts follow."""
+        cached = request.cached
+        law(bool(self._flights) or not request.is_ahead, "%s is ahead of nothing", request.request_id)
+        is_ahead, start, end = request.is_ahead, request.num_launched, request.end_max(1 + drafts)
+        request.num_launched += 1
+        request.drafts_in_flight += drafts
+        flight.launched.append(Launched(request, request.runs, start, end, drafts, is_open=True))
+        return Work(
+            seq,
+            start,
+            () if is_ahead else (int(cached.tokens[start]),),
+            self._cache.take_edits(cached),
+            request.sampling,
+            history=cached.known if request.sampling.has_penalties else None,
+            num_prompt=cached.num_prompt if request.sampling.has_penalties else 0,
+            takes_previous=is_ahead,
+            drafts_max=drafts,
+            end_max=end,
+        )
 
     def _admit_waiting(self, budget: TokenBudget, flight: _Flight, works: list[Work]) -> None:
         """Admit from the head of the queue while there are places, tokens and pages. The head never is overtaken."""
@@ -275,7 +363,7 @@ class Scheduler:
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._start(self._waiting.pop(), match.source)
             budget.take(chunk)
-            works.append(self._launch(flight, request, chunk))
+            works.append(self._launch(flight, _Share(request, chunk), BegunSequence(cached.key.lineage, cached.known)))
 
     def _start(self, request: Request, cached_source: str) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
@@ -300,12 +388,18 @@ class Scheduler:
         law(len(flight.launched) == len(result.samples), "step %d: works and results differ in number", result.step)
         progress: list[Progress] = []
         all_known = result.known or ((),) * len(result.samples)
-        for launched, samples, known in zip(flight.launched, result.samples, all_known, strict=True):
+        for index, (launched, samples, known) in enumerate(
+            zip(flight.launched, result.samples, all_known, strict=True)
+        ):
             request = launched.request
             if request.runs != launched.run or request.state is not RequestState.RUNNING:
                 self._zombies += 1
                 continue
-            self._cache.commit(request.cached, launched.end)
+            if launched.is_open:
+                self._commit_open(launched, result.spans[index], len(samples))
+            else:
+                self._cache.commit(request.cached, launched.end)
+                request.score(launched.end)
             if samples:
                 progress.append(self._accept(request, samples, known))
             elif request.only_computes and launched.end == request.cached.num_tokens:
@@ -313,7 +407,24 @@ class Scheduler:
                 progress.append(Progress(request, (), Stop(FinishReason.LENGTH), known))
             elif known:
                 progress.append(Progress(request, (), known=known))
+        if self._policy is not None and flight.is_decode and result.num_rows:
+            self._policy.measured(result.num_rows, result.seconds)
         return progress
+
+    def _commit_open(self, launched: Launched, span: Span, num_samples: int) -> None:
+        """What an open decode came to: its KV is final, also past a stop, and those ahead of it move on."""
+        request = launched.request
+        law(span.start == request.cached.num_tokens - 1, "%s ran from %d of %d tokens", request.request_id, span.start,
+            request.cached.num_tokens)  # fmt: skip
+        law(span.end <= launched.end, "%s ran to %d, places to %d", request.request_id, span.end, launched.end)
+        law(0 < span.num_computed == num_samples, "%s: %d samples of %s", request.request_id, num_samples, span)
+        self._cache.commit(request.cached, span.end)
+        request.num_launched += span.num_computed - 1
+        request.drafts_in_flight -= launched.drafts_max
+        if self._policy is not None and request.acceptance is not None:
+            self._policy.learn(request.acceptance, span.num_drafted, span.num_computed - 1)
+            self._drafted += span.num_drafted
+            self._accepted += span.num_computed - 1
 
     def _accept(self, request: Request, samples: tuple[Sample, ...], known: tuple[Sample, ...]) -> Progress:
         """Append samples up to the first stop; the rest is dropped with its request."""
@@ -360,7 +471,7 @@ class Scheduler:
         release_kv_cache(self._cache, request.cached, Outcome(Verdict.RETRACTED))
         request.state = RequestState.WAITING
         self._retracted_tokens += request.num_launched
-        request.num_launched = 0
+        request.num_launched = request.drafts_in_flight = 0
         request.num_retractions += 1
         request.is_published = False
         self._waiting.push(request)
@@ -372,5 +483,6 @@ class Scheduler:
         if request.seq is None:
             raise CorruptionError(f"{request.request_id} runs without a place")
         self._free_seqs.append(request.seq)
+        self._left_seqs.append(request.seq)
         request.seq = None
         self._running.remove(request)

@@ -203,6 +203,10 @@ class SessionService:
         first = self._deadlines.first()
         return None if first is None else max(0.0, first - self._clock())
 
+    def shut_down(self) -> None:
+        """No step follows: waits for what still runs."""
+        self._engine.shut_down()
+
     def report(self, error: CorruptionError) -> str:
         """What the engine has to say, and which sessions were open."""
         shown = list(self._sessions.values())[:_SESSIONS_SHOWN]
