@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from sojourn.core.ids import RequestId
 from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
+from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.service import ServiceConfig, SessionClosed, SessionService, TurnParams
 from sojourn.sessions.slots import SessionAwareCache
+from sojourn.sessions.store import NoStore, SessionStore
 from tests.support.fake_backend import VOCAB_SIZE, expected_completion
 from tests.support.world import Record, World, WorldConfig, check_all_free, check_identity
 
@@ -21,6 +23,10 @@ class SessionWorld:
         idle_timeout_s: float | None = None,
         depth: int = 0,
         publishes: bool = True,
+        store: SessionStore | None = None,
+        logs_tokens: bool = False,
+        bytes_max: int | None = None,
+        idle_max_s: float | None = None,
     ) -> None:
         self.world = World(config, lambda inner: SessionAwareCache(inner, publishes=publishes), depth)
         slots = self.world.cache
@@ -32,9 +38,10 @@ class SessionWorld:
         self.service = SessionService(
             self.world.loop,
             slots,
-            ServiceConfig(VOCAB_SIZE, config.context, eos_ids, idle_timeout_s),
+            ServiceConfig(VOCAB_SIZE, config.context, eos_ids, idle_timeout_s, idle_max_s),
             clock=self.clock,
             new_id=self._new_id,
+            recorder=Recorder(store or NoStore(), self.clock, logs_tokens=logs_tokens, bytes_max=bytes_max),
         )
         self.records: dict[RequestId, Record] = {}
         self.closed: list[SessionClosed] = []

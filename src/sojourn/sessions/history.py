@@ -54,6 +54,16 @@ class History:
         self._pending: TokenArray = np.empty(0, dtype=np.int32)
         self._note = b""
 
+    @classmethod
+    def restored(cls, tokens: TokenArray, turns: Sequence[TurnRecord], epoch: int, next_turn: int) -> "History":
+        """One that was written down. What it is made of has been checked (`store.complaint_of`)."""
+        history = cls()
+        history._append(tokens)
+        history._turns = list(turns)
+        history._epoch = epoch
+        history._next_turn = next_turn
+        return history
+
     @property
     def settled_len(self) -> int:
         return self._settled_len
@@ -74,9 +84,13 @@ class History:
     def epoch(self) -> int:
         return self._epoch
 
-    def tokens(self) -> TokenArray:
-        """A copy of the settled tokens."""
-        return self._tokens[: self._settled_len].copy()
+    @property
+    def next_turn(self) -> int:
+        return self._next_turn
+
+    def tokens(self, start: int = 0) -> TokenArray:
+        """A copy of the settled tokens from `start` on."""
+        return self._tokens[start : self._settled_len].copy()
 
     def begin(self, new_ids: TokenArray, note: bytes = b"") -> Claim:
         """Lay a turn over the history. Nothing is appended until it is committed."""
@@ -108,6 +122,13 @@ class History:
         """The turn is undone: the history is as it was before."""
         self._own(claim)
         self._release()
+
+    def revoke(self, record: TurnRecord) -> None:
+        """The turn that was committed last does not stand after all; it is as if it had been aborted."""
+        law(self._claim is None, "a revocation under turn %s", self._claim)
+        law(self._turns[-1:] == [record], "%s was not the last turn", record)
+        self._turns.pop()
+        self._settled_len = record.start
 
     def rewind(self, length: int) -> None:
         """Start a new branch that keeps the first `length` tokens. Only between turns."""

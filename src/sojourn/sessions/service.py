@@ -16,8 +16,10 @@ from sojourn.engine.loop import EngineLoop
 from sojourn.scheduler.request import StopConditions, make_request
 from sojourn.sessions.door import checked_token_ids
 from sojourn.sessions.expiry import Deadlines
-from sojourn.sessions.history import History
+from sojourn.sessions.history import TurnRecord
+from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.session import RunningTurn, Session
+from sojourn.sessions.store import NoStore, StoredSession, StoreError, complaint_of
 from sojourn.sessions.turns import SessionState, TurnEvent, after
 from sojourn.sessions.values import (
     CloseReply,
@@ -27,6 +29,7 @@ from sojourn.sessions.values import (
     SessionSummary,
     SlotKeeper,
     TurnParams,
+    UnstoredEvent,
 )
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "SessionSummary",
     "SlotKeeper",
     "TurnParams",
+    "UnstoredEvent",
 ]
 
 IdSource = Callable[[], str]  # a fresh id each time
@@ -49,8 +53,16 @@ class SessionService:
     """Owns the sessions. Lives on the engine's thread, as its crank."""
 
     def __init__(
-        self, engine: EngineLoop, slots: SlotKeeper, config: ServiceConfig, *, clock: Clock, new_id: IdSource
+        self,
+        engine: EngineLoop,
+        slots: SlotKeeper,
+        config: ServiceConfig,
+        *,
+        clock: Clock,
+        new_id: IdSource,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`recorder`: what outlives this process; None: nothing does."""
         self._engine = engine
         self._slots = slots
         self._config = config
@@ -60,19 +72,25 @@ class SessionService:
         self._deadlines = Deadlines()  # of idle sessions
         self._turns: dict[RequestId, Session] = {}  # requests that are some session's running turn
         self._outbox: list[Event | Notice] = []  # what happened between two steps
+        self._recorder = Recorder(NoStore(), clock) if recorder is None else recorder
+        self._finished: list[tuple[Session, TurnRecord, FinishedEvent]] = []  # turns whose ends are not kept yet
 
     # -- sessions
 
     def open(self, session_id: str | None = None, *, namespace: str = "", idle_timeout_s: float | None = None) -> str:
         """A new, empty session. KV is shared with others of its namespace only. `idle_timeout_s` None: the service's."""
         name = self._new_id() if session_id is None else session_id
-        self._add(name, namespace, History(), self._config.idle_timeout_s if idle_timeout_s is None else idle_timeout_s)
+        timeout_s = self._config.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        self._add(Session(name, namespace, timeout_s))
         return name
 
     def close(self, session_id: str) -> CloseReply:
         """End the session: now, or when its running turn ends."""
         session = self._get(session_id)
-        self._move(session, TurnEvent.CLOSE)
+        following = after(session.state, TurnEvent.CLOSE)
+        if session.state is not SessionState.CLOSING:
+            self._recorder.removed(session)  # the last that may refuse; a turn that runs on is nobody's to resume
+        session.state = following
         if session.state is SessionState.CLOSING:
             return CloseReply(deferred=True, freed_pages=None)
         return CloseReply(deferred=False, freed_pages=self._remove(session))
@@ -82,8 +100,10 @@ class SessionService:
         session = self._get(session_id)
         following = after(session.state, TurnEvent.BRANCH)
         where = session.branch_length(length, turn)
-        session.state = following
+        self._recorder.rewound(session, where)  # the last that may refuse
+        session.state, session.killed = following, None
         session.history.rewind(where)
+        self._recorder.shortened(session)
         self._slots.rewind_session(session.session_id, where)
         return where
 
@@ -97,10 +117,33 @@ class SessionService:
         session = self._get(session_id)
         where = session.branch_length(session.history.settled_len if length is None and turn is None else length, turn)
         name = self._new_id() if new_id is None else new_id
-        self._add(name, session.namespace, session.history.fork(where), session.idle_timeout_s)
-        self._slots.begin(CacheKey(session.namespace, name), where)
-        self._sessions[name].has_begun = True
+        copy = session.history.fork(where)
+        self._add(Session(name, session.namespace, session.idle_timeout_s, copy, has_begun=True))
         return name
+
+    def copy(self, session_id: str) -> StoredSession:
+        """All that is kept of the session, as it stands: a running turn is no part of it."""
+        return self._get(session_id).stored(0.0)
+
+    def take_in(self, stored: StoredSession) -> None:
+        """Open a session that was kept elsewhere. ClientError, and nothing done, for one that cannot be."""
+        complaint = complaint_of(stored.tokens, stored.turns, stored.next_turn, self._config.vocab_size)
+        if complaint is not None:
+            raise ClientError(f"this is no session's history: {complaint}", param="file")
+        num_tokens, longest = len(stored.tokens), self._config.context_length
+        if num_tokens > longest:
+            raise ClientError(f"the session has {num_tokens:,} tokens; the context is {longest:,}", param="file")
+        self._add(Session.of(stored))
+
+    def restore(self) -> int:
+        """Open what the store kept: once, before anything else. How many there are; StoreError for a damaged one."""
+        stored_sessions = self._recorder.load()
+        for stored in stored_sessions:
+            complaint = complaint_of(stored.tokens, stored.turns, stored.next_turn, self._config.vocab_size)
+            if complaint is not None:
+                raise StoreError(f"the stored session {stored.session_id} is damaged: {complaint}")
+            self._admit(Session.of(stored), self._recorder.idle_for(stored))
+        return len(stored_sessions)
 
     def history(self, session_id: str) -> HistoryView:
         session = self._get(session_id)
@@ -109,7 +152,9 @@ class SessionService:
     def summary(self, session_id: str) -> SessionSummary:
         session = self._get(session_id)
         history = session.history
-        return SessionSummary(session.state, history.settled_len, history.num_turns, session.idle_timeout_s)
+        return SessionSummary(
+            session.state, history.settled_len, history.num_turns, session.idle_timeout_s, session.killed
+        )
 
     def pages_held(self, session_id: str) -> int:
         """Own and leased pages, over all pools."""
@@ -140,6 +185,7 @@ class SessionService:
         """
         session = self._get(session_id)
         following = after(session.state, TurnEvent.START)
+        self._recorder.check()
         ids = checked_token_ids("input_ids", new_ids, self._config.vocab_size)
         total = session.history.settled_len + len(ids)
         if total == 0:
@@ -154,8 +200,9 @@ class SessionService:
         before = session.history.settled_len
         self._submit(request_id, session.history.prompt(ids), before, key, max_new_tokens, params)  # last to refuse
         session.namespace, session.has_begun = namespace, True
-        session.state = following
+        session.state, session.killed = following, None
         session.turn = RunningTurn(request_id, session.history.begin(ids, note))
+        self._recorder.begun(session, session.turn.claim.turn, ids, note)
         self._turns[request_id] = session
         self._deadlines.clear(session.session_id)
         return request_id
@@ -188,9 +235,11 @@ class SessionService:
     def interrupt_request(self, request_id: RequestId) -> None:
         """As `interrupt`, for any live request; NotFoundError for one that is not."""
         self._report(self._engine.interrupt(request_id))
+        self._keep()
 
     def abort_request(self, request_id: RequestId, message: str = "") -> None:
         self._report(self._engine.abort(request_id, message))
+        self._keep()
 
     # -- the crank
 
@@ -214,26 +263,37 @@ class SessionService:
         return "\n".join([self._engine.report(error), f"open sessions: {len(self._sessions)}", *lines])
 
     def step(self) -> list[Event | Notice]:
-        """One step of the engine, the histories settled by what it finished, and what has expired closed."""
+        """One step of the engine, the histories settled by what it finished, and what has expired closed.
+
+        What these events acknowledge is in the store when they are returned.
+        """
         for event in self._engine.step():
             self._report(event)
         self._expire()
+        self._keep()
         events, self._outbox = self._outbox, []
         return events
 
     # -- inside
 
-    def _add(self, session_id: str, namespace: str, history: History, idle_timeout_s: float | None) -> None:
-        if session_id in self._sessions:
-            raise ConflictError(f"session {session_id} is open already", param="session_id")
-        session = Session(session_id, namespace, idle_timeout_s, history)
-        self._sessions[session_id] = session
-        self._rest(session)
+    def _add(self, session: Session) -> None:
+        """A session that was not there before; refused, or kept and open."""
+        if session.session_id in self._sessions:
+            raise ConflictError(f"session {session.session_id} is open already", param="session_id")
+        self._recorder.added(session)
+        self._admit(session)
 
-    def _rest(self, session: Session) -> None:
-        """The session is idle from now on."""
-        if session.idle_timeout_s is not None:
-            self._deadlines.set(session.session_id, self._clock() + session.idle_timeout_s)
+    def _admit(self, session: Session, idle_for: float = 0.0) -> None:
+        self._sessions[session.session_id] = session
+        if session.has_begun:
+            self._slots.begin(CacheKey(session.namespace, session.session_id), session.history.settled_len)
+        self._rest(session, idle_for)
+
+    def _rest(self, session: Session, idle_for: float = 0.0) -> None:
+        """The session is idle from now on, or has been for some time."""
+        limits = [limit for limit in (session.idle_timeout_s, self._config.idle_max_s) if limit is not None]
+        if limits:
+            self._deadlines.set(session.session_id, self._clock() + max(0.0, min(limits) - idle_for))
 
     def _get(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
@@ -279,6 +339,8 @@ class SessionService:
             session = self._turns.pop(event.request_id, None)
             if session is not None:
                 self._settle(session, event)
+        elif (speaking := self._turns.get(event.request_id)) is not None:
+            self._recorder.said(speaking, (sample.token for sample in event.samples))
 
     def _settle(self, session: Session, event: FinishedEvent) -> None:
         turn = session.turn
@@ -287,9 +349,12 @@ class SessionService:
             return
         if event.reason is FinishReason.ABORT:
             session.history.abort(turn.claim)
+            self._recorder.undone(session)
             self._move(session, TurnEvent.ABORT)
         else:
-            session.history.commit(turn.claim, event.output_ids, event.reason.value)
+            record = session.history.commit(turn.claim, event.output_ids, event.reason.value)
+            self._recorder.ended(session, record)
+            self._finished.append((session, record, event))
             self._move(session, TurnEvent.FINISH)
         session.turn = None
         if session.state is SessionState.CLOSED:
@@ -297,15 +362,30 @@ class SessionService:
         else:
             self._rest(session)
 
+    def _keep(self) -> None:
+        """Have the store keep what just ended, all of it in one. Turns that it cannot keep are undone, and say so."""
+        try:
+            self._recorder.flush()
+        except StoreError as error:
+            for session, record, event in self._finished:
+                if session.state is not SessionState.CLOSED:
+                    session.history.revoke(record)
+                    self._recorder.revoked(session, record)
+                    self._slots.rewind_session(session.session_id, record.start)
+                self._outbox[self._outbox.index(event)] = _unstored(event, error)
+        self._finished.clear()
+
     def _expire(self) -> None:
-        if self._deadlines.first() is None:
-            return
-        for session_id in self._deadlines.take_due(self._clock()):
+        """Close those whose time is up, and those that the others need the room of."""
+        due = self._deadlines.take_due(self._clock()) if self._deadlines.first() is not None else []
+        surplus = self._recorder.surplus(lambda name: self._sessions[name].state is SessionState.IDLE)
+        for session_id in dict.fromkeys([*due, *surplus]):
             session = self._sessions[session_id]
             self._move(session, TurnEvent.EXPIRE)
             self._outbox.append(self._closed(session, is_expired=True))
 
     def _closed(self, session: Session, *, is_expired: bool) -> SessionClosed:
+        self._recorder.left(session)
         freed = self._remove(session)
         history = session.history
         return SessionClosed(session.session_id, is_expired, freed, history.settled_len, len(history.turns))
@@ -316,3 +396,13 @@ class SessionService:
         del self._sessions[session.session_id]
         self._deadlines.clear(session.session_id)
         return self._slots.release_session(session.session_id)
+
+
+def _unstored(event: FinishedEvent, error: StoreError) -> UnstoredEvent:
+    return UnstoredEvent(
+        request_id=event.request_id,
+        reason=FinishReason.ABORT,
+        output_ids=event.output_ids,
+        usage=event.usage,
+        message=f"the turn is undone, since it could not be stored: {error}",
+    )

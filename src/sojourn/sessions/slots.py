@@ -11,16 +11,17 @@ moves beside it, in a pool and at a length of its own, whatever becomes of the f
 only as a resume point's witness; knows no clients and no text.
 """
 
-from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Hashable, Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import assert_never
 
 import numpy as np
 
 from sojourn.cache.drafts import DraftPool
+from sojourn.cache.evict import USES_MAX, Rank
 from sojourn.cache.grow import grow_kv_cache
 from sojourn.cache.protocol import (
+    ALONE,
     CacheAudit,
     CacheKey,
     CacheRequest,
@@ -28,6 +29,7 @@ from sojourn.cache.protocol import (
     InnerCache,
     Outcome,
     PrefixMatch,
+    Terms,
     Verdict,
 )
 from sojourn.cache.release import holding_of, trim_overshoot
@@ -36,39 +38,7 @@ from sojourn.core.errors import law
 from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook, HoldingState
-
-
-@dataclass(slots=True, eq=False)
-class SessionSlot:
-    """What one session keeps between turns. `settled` counts the tokens of finished turns: where an abort returns to."""
-
-    key: CacheKey
-    settled: int = 0
-    holding: Holding | None = field(default=None, repr=False)
-    tokens: TokenArray | None = field(default=None, repr=False)  # what the holding's KV was computed for
-    draft: Holding | None = field(default=None, repr=False)  # the draft model's KV; only `DraftPool` sets it
-    turn: CacheRequest | None = field(default=None, repr=False)  # the one that runs, or was retracted and waits
-
-    @property
-    def is_active(self) -> bool:
-        return self.turn is not None
-
-    def restore_to_req(self, request: CacheRequest) -> Holding:
-        """The holding moves to the request; the slot is active and holds nothing."""
-        holding, self.holding, self.tokens = self.holding, None, None
-        law(holding is not None, "%s has nothing to restore", self)
-        assert holding is not None
-        self.turn = request
-        request.holding = holding
-        return holding
-
-    def save_from_req(self, request: CacheRequest) -> Holding:
-        """The holding moves from the request to the slot; the turn is over."""
-        law(self.turn is request, "%s ends a turn of %s", request.request_id, self)
-        law(self.holding is None, "%s is already full", self)
-        holding, request.holding = holding_of(request), None
-        self.holding, self.tokens, self.turn = holding, request.tokens, None
-        return holding
+from sojourn.sessions.slot import NEVER, IdleSlots, SessionSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +62,8 @@ class SessionAwareCache:
         self._drafts = drafts or DraftPool()
         self._publishes = publishes
         self._slots: dict[Hashable, SessionSlot] = {}
-        self._idle: OrderedDict[Hashable, SessionSlot] = OrderedDict()  # with a holding, least recently used first
+        self._idle = IdleSlots()
+        self._uses = 0  # turns started, of all
         self._resumes = self._rematches = self._demotions = self._overshoots = 0
 
     @property
@@ -109,27 +80,39 @@ class SessionAwareCache:
         point = None if slot is None else self._resume_point(slot, len(tokens))
         return self._inner.match_prefix(key, tokens) if point is None else PrefixMatch(point, "session")
 
-    def admit(self, request: CacheRequest, length: int) -> bool:
-        if not self._admit(request, length):
+    def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        if not self._admit(request, length, terms):
             return False
         self._drafts.admit(request, self._slots.get(request.key.lineage), length)
         return True
 
-    def _admit(self, request: CacheRequest, length: int) -> bool:
+    def _admit(self, request: CacheRequest, length: int, terms: Terms) -> bool:
         if request.key.lineage is None:
-            return self._admit_anew(request, length)
+            return self._admit_anew(request, length, terms, (request.key.priority, NEVER))
         slot = self._slot_for(request)
         if slot.holding is not None:
             point = self._resume_point(slot, len(request.reusable))
             if point is not None:
-                return self._resume(slot, request, point, length)
-        if not self._admit_anew(request, length):
+                return self._resume(slot, request, point, length, terms)
+        if not self._admit_anew(request, length, terms, slot.next_rank):
             return False
         if slot.holding is not None:
             self._demote(slot)  # its KV had no legal point for this turn
+        self._take_turn(slot, request)
         slot.turn = request
         self._rematches += slot.settled > 0
         return True
+
+    def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        slot = None if request.key.lineage is None else self._slots.get(request.key.lineage)
+        rank = (request.key.priority, NEVER) if slot is None else slot.next_rank
+        if slot is not None and slot.holding is not None:
+            point = self._resume_point(slot, len(request.reusable))
+            if point is not None:
+                pages = terms.added(self._wanted(slot.holding, point, length), self.book.layout)
+                return self._inner.could_obtain(pages, self._demotable(terms, rank, slot))
+        prefix = self._inner.match_prefix(request.key, request.reusable).prefix_len
+        return self._inner.could_admit(request, length, prefix, self._demotable(terms, rank, None), terms)
 
     def grow(self, request: CacheRequest, length: int) -> bool:
         if not grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room):
@@ -172,7 +155,7 @@ class SessionAwareCache:
             case Verdict.ABORTED:
                 self._abort(slot, request)
             case Verdict.RETRACTED:
-                self._give_up(slot.key, request.known, holding_of(request))
+                self._give_up(slot.key, request.known, holding_of(request), USES_MAX)  # sure to be asked for again
                 request.holding = None
             case other:
                 assert_never(other)
@@ -189,13 +172,13 @@ class SessionAwareCache:
         self._drafts.retire(step)
 
     def flush(self) -> None:
-        for slot in list(self._idle.values()):
+        for slot in list(self._idle):
             self._demote(slot)
         self._inner.flush()
         self._drafts.flush()
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
-        evictable = self._inner.obtainable(self._idle_holdings())
+        evictable = self._inner.obtainable(self._idle.holdings())
         own = tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics())
         return own + self._drafts.statistics()
 
@@ -209,7 +192,7 @@ class SessionAwareCache:
         )
 
     def idle_holdings(self) -> Iterable[Holding]:
-        return self._idle_holdings()
+        return self._idle.holdings()
 
     def idle_drafts(self) -> Iterable[Holding]:
         return self._drafts.idle_holdings()
@@ -263,7 +246,7 @@ class SessionAwareCache:
         holding, slot.holding = slot.holding, None
         if holding is None:
             return drafts
-        del self._idle[lineage]
+        self._idle.remove(slot)
         own = drafts + sum(holding.pages_own())
         self._inner.drop(holding)
         return own
@@ -276,10 +259,10 @@ class SessionAwareCache:
 
     def session_held_tokens(self) -> int:
         """Places of the full pool that idle slots own; what they lend from the tree is the tree's."""
-        return self.book.layout.page_size * self.book.pages_own(self._idle_holdings())[Pool.FULL]
+        return self.book.layout.page_size * self.book.pages_own(self._idle.holdings())[Pool.FULL]
 
     def session_held_swa_tokens(self) -> int:
-        own = self.book.pages_own(self._idle_holdings())
+        own = self.book.pages_own(self._idle.holdings())
         return self.book.layout.page_size * own[Pool.SWA] if len(own) > 1 else 0
 
     def session_held_req_count(self) -> int:
@@ -325,26 +308,36 @@ class SessionAwareCache:
         point = min(holding.kv_committed_len, num_tokens - 1)
         return point if self.book.is_legal(holding, point) else None
 
-    def _resume(self, slot: SessionSlot, request: CacheRequest, point: int, length: int) -> bool:
+    def _resume(self, slot: SessionSlot, request: CacheRequest, point: int, length: int, terms: Terms) -> bool:
         """Make room, then move: `_free_tail`, the holding to the request, grow."""
         holding = slot.holding
         assert holding is not None
         self._check_witness(slot, request, point)
-        keep, book = self.book.layout.pages_for(point), self.book
-        wanted = max(0, book.layout.pages_for(length) - keep)
-        tail = (0,) * len(book.ledgers)
-        if not book.has_steps_in_flight:  # else what the tail gives waits behind the fence
-            tail = tuple(int(np.count_nonzero(pages.pages[keep:])) for pages in holding.lists)
-        if not self._make_room(tuple(wanted - freed for freed in tail), besides=slot):
+        if not self._make_room(self._wanted(holding, point, length), terms, slot.next_rank, besides=slot):
             return False
-        del self._idle[request.key.lineage]
+        self._idle.remove(slot)
+        self._take_turn(slot, request)
         slot.restore_to_req(request)
         self._free_tail(holding, point)
-        book.wake(holding)
-        book.grow(holding, length)
+        self.book.wake(holding)
+        self.book.grow(holding, length)
         request.prefix_len = point
         self._resumes += 1
         return True
+
+    def _wanted(self, holding: Holding, point: int, length: int) -> tuple[int, ...]:
+        """Pages that a turn up to `length` takes beside those kept up to `point`; its tail gives some, maybe too many."""
+        keep, book = self.book.layout.pages_for(point), self.book
+        wanted = max(0, book.layout.pages_for(length) - keep)
+        if book.has_steps_in_flight:  # what the tail gives waits behind the fence
+            return (wanted,) * len(book.ledgers)
+        return tuple(wanted - int(np.count_nonzero(pages.pages[keep:])) for pages in holding.lists)
+
+    def _take_turn(self, slot: SessionSlot, request: CacheRequest) -> None:
+        """A turn begins; one that was retracted has begun already."""
+        if slot.turn is not request:
+            self._uses += 1
+            slot.use(self._uses)
 
     def _check_witness(self, slot: SessionSlot, request: CacheRequest, point: int) -> None:
         """The content law at O(P): the tokens of the last page before the point are those its KV was computed for."""
@@ -353,30 +346,42 @@ class SessionAwareCache:
         same = np.array_equal(slot.tokens[first:point], request.tokens[first:point])
         law(same, "%s resumes at %d on tokens that are not its history", slot, point)
 
-    def _admit_anew(self, request: CacheRequest, length: int) -> bool:
+    def _admit_anew(self, request: CacheRequest, length: int, terms: Terms, rank: Rank) -> bool:
         """On the inner cache's match, demoting idle slots if that will cover the need."""
-        prefix = self._inner.match_prefix(request.key, request.reusable).prefix_len  # demotion could only lengthen it
-        if not self._inner.could_admit(request, length, prefix, ()):
-            if not self._inner.could_admit(request, length, prefix, self._idle_holdings()):
+        inner, now = self._inner, replace(terms, spare=0)
+        prefix = inner.match_prefix(request.key, request.reusable).prefix_len  # demotion could only lengthen it
+        if not inner.could_admit(request, length, prefix, (), terms):
+            if not inner.could_admit(request, length, prefix, self._demotable(terms, rank, None), terms):
                 return False
-            while not self._inner.could_admit(request, length, prefix, ()):
-                self._demote_oldest(None)
-        return self._inner.admit_within(request, length, prefix)
+            while not inner.could_admit(request, length, prefix, (), now):
+                self._demote_lowest(None)
+        return inner.admit_within(request, length, prefix, now)
 
-    def _make_room(self, pages: tuple[int, ...], besides: SessionSlot | None = None) -> bool:
+    def _make_room(
+        self,
+        pages: tuple[int, ...],
+        terms: Terms = ALONE,
+        rank: Rank | None = None,
+        besides: SessionSlot | None = None,
+    ) -> bool:
         """Have that many pages free in each pool, evicting first, then demoting any idle slot but `besides`."""
-        if self.book.has_free(pages):
+        inner, layout = self._inner, self.book.layout
+        wanted, now = terms.added(pages, layout), replace(terms, spare=0).added(pages, layout)
+        if self.book.has_free(wanted):
             return True
-        if not self._inner.could_obtain(pages, ()):
-            idle = [slot.holding for slot in self._idle.values() if slot is not besides and slot.holding is not None]
-            if not self._inner.could_obtain(pages, idle):
+        if not inner.could_obtain(wanted, ()):
+            if not inner.could_obtain(wanted, self._demotable(terms, rank, besides)):
                 return False
-            while not self._inner.could_obtain(pages, ()):
-                self._demote_oldest(besides)
-        return self._inner.make_room(pages)
+            while not inner.could_obtain(now, ()):
+                self._demote_lowest(besides)
+        return inner.make_room(now) or self.book.has_free(pages)
 
-    def _demote_oldest(self, besides: SessionSlot | None) -> None:
-        victim = next((slot for slot in self._idle.values() if slot is not besides), None)
+    def _demotable(self, terms: Terms, rank: Rank | None, besides: SessionSlot | None) -> list[Holding]:
+        """What may be given up for somebody of this rank: anything, but he may yield to what will stand above him."""
+        return self._idle.holdings(besides, rank if terms.yields else None)
+
+    def _demote_lowest(self, besides: SessionSlot | None) -> None:
+        victim = self._idle.lowest(besides)
         law(victim is not None, "demotion was to cover a need and did not")
         assert victim is not None
         self._demote(victim)
@@ -387,8 +392,8 @@ class SessionAwareCache:
         assert holding is not None
         assert tokens is not None
         slot.holding = slot.tokens = None
-        del self._idle[slot.key.lineage]
-        self._give_up(slot.key, tokens[: holding.kv_committed_len], holding)
+        self._idle.remove(slot)
+        self._give_up(slot.key, tokens[: holding.kv_committed_len], holding, 1 + (slot.used_before != NEVER))
         self._demotions += 1
 
     # -- endings
@@ -434,16 +439,16 @@ class SessionAwareCache:
     def _park(self, slot: SessionSlot, request: CacheRequest) -> None:
         holding = slot.save_from_req(request)
         self.book.rest(holding)
-        self._idle[slot.key.lineage] = slot
+        self._idle.keep(slot)
 
     def _discard(self, slot: SessionSlot, request: CacheRequest) -> None:
         """The turn is over and nothing of its holding may be kept."""
         self._inner.drop(holding_of(request))
         request.holding = slot.turn = None
 
-    def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding) -> None:
+    def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding, uses: int) -> None:
         if self._publishes:
-            self._inner.absorb(key, holding, tokens)
+            self._inner.absorb(key, holding, tokens, uses)
         else:
             self._inner.drop(holding)
 
@@ -460,6 +465,3 @@ class SessionAwareCache:
         if request.key.lineage is None:
             return 0
         return self._slots[request.key.lineage].settled
-
-    def _idle_holdings(self) -> Collection[Holding]:
-        return [slot.holding for slot in self._idle.values() if slot.holding is not None]

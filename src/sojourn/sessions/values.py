@@ -9,6 +9,7 @@ from sojourn.core.step import Pool, SamplingParams, TokenArray
 from sojourn.engine.events import FinishedEvent, Notice
 from sojourn.scheduler.request import StopMatcher
 from sojourn.sessions.history import TurnRecord
+from sojourn.sessions.store import KilledTurn
 from sojourn.sessions.turns import SessionState
 
 
@@ -101,3 +102,4 @@ class SessionSummary:
     num_tokens: int
     num_turns: int
     idle_timeout_s: float | None
+    killed: KilledTurn | None = field(default=None, compare=False)

@@ -1,0 +1,156 @@
+"""What the service tells its store, and when: group commit, one transaction for all that a step brought.
+
+    between two steps   commit(event)   it stands, or StoreError and nothing has happened
+    in a step           note(event) ... flush()   all that ended in it stands, or none of it
+
+Owns the events that are not kept yet and the account of bytes. Changes no session.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sojourn.core.clock import Clock
+from sojourn.core.step import TokenArray
+from sojourn.sessions.history import TurnRecord
+from sojourn.sessions.session import Session
+from sojourn.sessions.shelf import Shelf, bytes_of, bytes_of_turn
+from sojourn.sessions.store import (
+    Added,
+    Begun,
+    Ended,
+    Removed,
+    Rewound,
+    Said,
+    SessionStore,
+    StoredSession,
+    StoreError,
+    StoreEvent,
+    is_promise,
+)
+
+
+class Recorder:
+    """One per service. `logs_tokens`: what running turns say is kept, too, each step."""
+
+    def __init__(
+        self, store: SessionStore, clock: Clock, *, logs_tokens: bool = False, bytes_max: int | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._logs_tokens = logs_tokens
+        self._shelf = Shelf(bytes_max)
+        self._pending: list[StoreEvent] = []
+        self._failure: StoreError | None = None  # of the last commit
+        self._started_at = clock()
+        self._used_before = 0.0  # seconds that servers had run on this store
+
+    # -- the past
+
+    def load(self) -> list[StoredSession]:
+        """Every session that is kept, the least recently used first. Once, before anything else."""
+        stored = sorted(self._store.load(), key=lambda session: session.used_at)
+        self._used_before = max((session.used_at for session in stored), default=0.0)
+        for session in stored:
+            self._shelf.put(session.session_id, bytes_of(session.turns))
+        return stored
+
+    def idle_for(self, stored: StoredSession) -> float:
+        """Seconds for which the session has been idle, of those that a server ran."""
+        return self._now() - stored.used_at
+
+    # -- between two steps
+
+    def added(self, session: Session) -> None:
+        self._commit(Added(session.stored(self._now())))
+        self._shelf.put(session.session_id, bytes_of(session.history.turns))
+
+    def removed(self, session: Session) -> None:
+        """It is closed, or will be when its turn ends: no more is kept of it."""
+        self._commit(Removed(session.session_id))
+        self._shelf.drop(session.session_id)
+
+    def rewound(self, session: Session, length: int) -> None:
+        """It is about to be."""
+        self._commit(Rewound(session.session_id, self._now(), length))
+
+    def shortened(self, session: Session) -> None:
+        self._shelf.put(session.session_id, bytes_of(session.history.turns))
+
+    def check(self) -> None:
+        """Raise StoreError if the store has failed and still does: no turn is worth starting."""
+        if self._failure is not None:
+            self._keep(())
+
+    # -- in a step
+
+    def begun(self, session: Session, turn: int, new_ids: TokenArray, note: bytes) -> None:
+        prompt = new_ids if self._logs_tokens else None
+        self._pending.append(
+            Begun(session.session_id, session.namespace, turn, prompt, note if self._logs_tokens else b"")
+        )
+
+    def said(self, session: Session, token_ids: Iterable[int]) -> None:
+        if self._logs_tokens and session.session_id in self._shelf:
+            self._pending.append(Said(session.session_id, tuple(token_ids)))
+
+    def undone(self, session: Session) -> None:
+        if session.session_id in self._shelf:
+            self._pending.append(Ended(session.session_id, self._now(), None))
+
+    def ended(self, session: Session, record: TurnRecord) -> None:
+        if session.session_id not in self._shelf:
+            return
+        tokens = session.history.tokens(record.start)
+        self._pending.append(Ended(session.session_id, self._now(), record, tokens))
+        self._shelf.add(session.session_id, bytes_of_turn(record))
+
+    def left(self, session: Session) -> None:
+        """It closed by itself: told to the store as soon as it listens."""
+        if session.session_id not in self._shelf:
+            return
+        self._pending.append(Removed(session.session_id))
+        self._shelf.drop(session.session_id)
+
+    def flush(self) -> None:
+        """What was noted stands. StoreError: no turn that ended stands, and their ends are forgotten here."""
+        if not (self._logs_tokens or any(is_promise(event) for event in self._pending)):
+            return
+        try:
+            self._keep(())
+        except StoreError:
+            self._pending = [_without_record(event) for event in self._pending]
+            raise
+
+    def revoked(self, session: Session, record: TurnRecord) -> None:
+        self._shelf.add(session.session_id, -bytes_of_turn(record))
+
+    # -- bounds
+
+    def surplus(self, may_go: Callable[[str], bool]) -> list[str]:
+        """Sessions that have to be closed for the others to have room."""
+        return self._shelf.surplus(may_go)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._shelf.num_bytes
+
+    # -- inside
+
+    def _now(self) -> float:
+        return self._used_before + self._clock() - self._started_at
+
+    def _commit(self, event: StoreEvent) -> None:
+        self._keep((event,))
+
+    def _keep(self, more: Sequence[StoreEvent]) -> None:
+        try:
+            self._store.commit([*self._pending, *more])
+        except StoreError as error:
+            self._failure = error
+            raise
+        self._failure = None
+        self._pending.clear()
+
+
+def _without_record(event: StoreEvent) -> StoreEvent:
+    """A turn that ended was undone instead."""
+    return Ended(event.session_id, event.used_at, None) if isinstance(event, Ended) else event
