@@ -5,7 +5,7 @@ request; knows no sockets and no text.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from sojourn.api import wire
@@ -89,6 +89,7 @@ class EngineDesk:
             stop_ids=frozenset(command.stop_ids),
             ignore_eos=command.ignore_eos,
             stop_matcher=self._stop_matcher(command.stops, command.skip_special) if command.stops else None,
+            logprobs_from=command.logprobs_from,
         )
         wants_samples = command.sampling.num_logprobs is not None
         salted = f"{command.namespace}{SALT_MARK}{command.cache_salt}" if command.cache_salt else None
@@ -111,6 +112,7 @@ class EngineDesk:
             turn = before.num_turns
             if before.num_tokens and ids[:1] == [command.bos_id]:
                 ids = ids[1:]
+                params = replace(params, logprobs_from=command.logprobs_from and command.logprobs_from - 1)
             running.request_id = self._service.start_turn(name, ids, params, note=command.note, cache_namespace=salted)
         self._running[call] = running
         self.answer(call, wire.Started(turn, running.num_history + len(ids)))
@@ -124,7 +126,7 @@ class EngineDesk:
         if isinstance(event, TokensEvent):
             ids = [sample.token for sample in event.samples]
             samples = list(event.samples) if running.wants_samples else None
-            self._send(wire.Tokens(call, ids, samples, event.cached_tokens))
+            self._send(wire.Tokens(call, ids, samples, event.cached_tokens, list(event.known)))
             return
         del self._running[call]
         kept = 0 if event.reason is FinishReason.ABORT else len(event.output_ids)

@@ -40,6 +40,7 @@ class Feed:
         self.call = call
         self.end: wire.Ended | None = None
         self.cached_tokens = 0
+        self.known: list[Sample] = []  # tokens of the prompt; all of them once there is an id
         self._ids: list[int] = []
         self._samples: list[Sample] = []
         self._error: Exception | None = None
@@ -49,6 +50,7 @@ class Feed:
         if isinstance(event, wire.Tokens):
             self._ids += event.ids
             self._samples += event.samples or ()
+            self.known += event.known
             self.cached_tokens = event.cached_tokens
         elif isinstance(event, wire.Ended):
             self.end = event

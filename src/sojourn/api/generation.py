@@ -53,6 +53,11 @@ class Generation:
         return self._feed.cached_tokens
 
     @property
+    def known(self) -> list[Sample]:
+        """Tokens of the prompt with their log-probabilities, as asked for; all of them from the first piece on."""
+        return self._feed.known
+
+    @property
     def has_ended(self) -> bool:
         return self._feed.end is not None
 

@@ -87,6 +87,7 @@ class Start(Message, frozen=True):
     `expected_tokens`: the length of history that `token_ids` were made for; another one is refused. `note` is kept with
     the turn. `max_new_tokens` 0 prefills only. `bos_id`: left out where it comes first and there is history before it.
     `cache_salt`: KV is shared with requests of the same salt only; a session keeps that of its first turn.
+    `logprobs_from`: log-probabilities of `token_ids` from this one on come too, as `sampling.num_logprobs` asks.
     """
 
     session_id: str | None
@@ -102,6 +103,7 @@ class Start(Message, frozen=True):
     note: bytes = b""
     bos_id: int | None = None
     cache_salt: str = ""
+    logprobs_from: int | None = None
 
 
 class End(Message, frozen=True):
@@ -276,12 +278,14 @@ class Refusal(Message, frozen=True):
 
 
 class Tokens(Message, frozen=True):
-    """What one step added. `samples` beside `ids` only where log-probabilities were asked for."""
+    """What one step added. `samples` beside `ids` only where log-probabilities were asked for, `known` only where they
+    were of the prompt: its next tokens. They come before the first id."""
 
     call: int
     ids: list[int]
     samples: list[Sample] | None = None
     cached_tokens: int = 0  # of the whole request
+    known: list[Sample] = []
 
 
 class Ended(Message, frozen=True):

@@ -50,8 +50,56 @@ def test_log_probabilities_of_the_output(server: Server) -> None:
         assert top[0] == entry
         assert len(top) == 2
         assert isinstance(entry[2], str)
-    assert meta["input_token_logprobs"] == []
-    response = post(server, 4, input_ids=ids(6), return_logprob=True, logprob_start_len=0)
+    last = ids(6)[-1]
+    assert [entry[:2] for entry in meta["input_token_logprobs"]] == [[None, last]]
+    assert meta["input_top_logprobs"] == [None]
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 64, 150, 207, 208])
+def test_log_probabilities_of_the_prompt_are_those_it_had_as_output(server: Server, start: int) -> None:
+    """What was generated, and then is a prompt, is exactly as likely; the first token told has no log-probability."""
+    prompt = ids(200, 6)
+    fields: Json = {"return_logprob": True, "top_logprobs_num": 3}
+    said = generate(server, 9, input_ids=prompt, return_text_in_logprobs=True, **fields)
+    whole = [*prompt, *said["output_ids"]]
+    answer = generate(server, 2, input_ids=whole, logprob_start_len=start, return_text_in_logprobs=True, **fields)
+    meta, output = answer["meta_info"], said["meta_info"]
+    told, tops = meta["input_token_logprobs"], meta["input_top_logprobs"]
+    assert [entry[1] for entry in told] == whole[start:]
+    assert (told[0][0], tops[0]) == (None, None)
+    assert all(entry[0] <= 0 and isinstance(entry[2], str) for entry in told[1:])
+    count = min(9, len(told) - 1)
+    assert told[len(told) - count :] == output["output_token_logprobs"][9 - count :]
+    assert tops[len(tops) - count :] == output["output_top_logprobs"][9 - count :]
+    assert meta["cached_tokens"] <= start
+    assert meta["cached_tokens"] >= min(start, 192) - start % 16
+    assert len(meta["output_token_logprobs"]) == 2
+
+
+def test_log_probabilities_of_a_prompt_do_not_depend_on_what_is_cached_or_runs(server: Server) -> None:
+    fields: Json = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+    alone = generate(server, 0, input_ids=ids(150, 12), **fields)["meta_info"]
+    assert len(alone["input_token_logprobs"]) == 150
+    assert (alone["output_token_logprobs"], alone["completion_tokens"]) == ([], 0)
+    prompts = [ids(150, 12), ids(90, 13), ids(150, 12)]
+    batch: list[Json] = post(server, 0, input_ids=prompts, **fields).json()
+    for meta in (batch[0]["meta_info"], batch[2]["meta_info"]):
+        assert meta["input_token_logprobs"] == alone["input_token_logprobs"]
+        assert meta["input_top_logprobs"] == alone["input_top_logprobs"]
+    later = generate(server, 3, input_ids=ids(150, 12), **{**fields, "logprob_start_len": 100})["meta_info"]
+    assert later["input_token_logprobs"][1:] == alone["input_token_logprobs"][101:]
+    assert later["cached_tokens"] == 96
+
+
+def test_streamed_chunks_say_the_prompt_from_the_first_on(server: Server) -> None:
+    chunks = stream(server, 5, input_ids=ids(100, 3), return_logprob=True, logprob_start_len=10)
+    assert {len(chunk["meta_info"]["input_token_logprobs"]) for chunk in chunks} == {90}
+    assert len(chunks[-1]["meta_info"]["output_token_logprobs"]) == 5
+
+
+@pytest.mark.parametrize("start", [6, 7, -2])
+def test_a_prompt_ends_before_what_is_asked_of_it(server: Server, start: int) -> None:
+    response = post(server, 4, input_ids=ids(6), return_logprob=True, logprob_start_len=start)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "logprob_start_len")
 
 

@@ -214,7 +214,8 @@ def test_prompt_logprobs_of_a_session_are_forced_to_those_of_the_output(server: 
     session = open_session(server)
     fields = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
     meta = turn(server, session, ids(5), 3, **fields)["meta_info"]
-    assert meta["input_token_logprobs"] == []
+    assert meta["input_token_logprobs"] == [[None, ids(5)[-1], None]]
+    assert meta["cached_tokens"] == 0
     assert len(meta["output_token_logprobs"]) == len(meta["output_top_logprobs"]) == 3
 
 

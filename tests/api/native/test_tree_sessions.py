@@ -55,6 +55,29 @@ def test_requests_go_on_from_any_earlier_one(server: Server) -> None:
 
 
 @pytest.mark.http_scenario
+def test_log_probabilities_of_a_node_s_prompt_count_from_its_root(server: Server) -> None:
+    session = open_session(server, streaming=False)
+    root = grow(server, session, ids(40))
+    whole = [*ids(40), *root["output_ids"], *ids(6, 1)]
+    fields: Json = {"return_logprob": True, "logprob_start_len": 20}
+    asked = {"id": session, "rid": rid_of(root)}
+    branch = generate(server, 3, input_ids=ids(6, 1), session_params=asked, **fields)["meta_info"]
+    assert [entry[1] for entry in branch["input_token_logprobs"]] == whole[20:]
+    alone = generate(server, 3, input_ids=whole, **fields)["meta_info"]
+    assert branch["input_token_logprobs"] == alone["input_token_logprobs"]
+    refusal(
+        server,
+        f"logprob_start_len, ({len(whole)}) is higher than the number of input tokens ({len(whole)}). "
+        "Request with a lower logprob_start_len.",
+        input_ids=ids(6, 1),
+        session_params=asked,
+        return_logprob=True,
+        logprob_start_len=len(whole),
+    )
+    assert grow(server, session, ids(6, 1), rid=rid_of(root))["meta_info"]["prompt_tokens"] == len(whole)
+
+
+@pytest.mark.http_scenario
 def test_replacing_forgets_what_was_below(server: Server) -> None:
     session = open_session(server, streaming=False)
     root = grow(server, session, ids(10))

@@ -8,6 +8,8 @@ from typing import Any
 import openai
 import pytest
 from openai.types import Completion
+from openai.types.completion_choice import Logprobs
+from tests.support.model_files import TOKENS
 from tests.support.server import Server, serving
 
 pytestmark = pytest.mark.http_scenario
@@ -16,6 +18,11 @@ VOCAB = 258
 
 def ids(count: int, salt: int = 0) -> list[int]:
     return [(salt * 31 + index * 7 + 3) % (VOCAB - 1) for index in range(count)]
+
+
+def spelled(text: str) -> list[int]:
+    """Its token ids: this model has one for every byte."""
+    return [TOKENS.index("\u0120" if character == " " else character) for character in text]
 
 
 def greedy(client: openai.OpenAI, model: str, prompt: object, count: int, **more: object) -> Completion:
@@ -84,6 +91,94 @@ def test_log_probabilities_line_up_with_the_text(client: openai.OpenAI, model: s
     assert "".join(stopped.choices[0].logprobs.tokens or ()) == stopped.choices[0].text
 
 
+def echoed_logprobs(answer: Completion, index: int = 0) -> Logprobs:
+    logprobs = answer.choices[index].logprobs
+    assert logprobs is not None
+    assert logprobs.text_offset is not None
+    assert logprobs.tokens is not None
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs or ()) == len(logprobs.text_offset)
+    return logprobs
+
+
+@pytest.mark.parametrize("more", [0, 1, 12])
+def test_echo_tells_how_likely_the_prompt_is(client: openai.OpenAI, model: str, more: int) -> None:
+    """As evaluations use it: the first token has no log-probability, offsets are those of the whole text."""
+    text = "The quick brown fox jumps over the lazy dog."
+    readable = {str(token): 20.0 for token in range(30, 90)}  # the output, too
+    answer = greedy(client, model, text, more, echo=True, logprobs=2, logit_bias=readable)
+    choice, logprobs = answer.choices[0], echoed_logprobs(answer)
+    assert choice.text.startswith(text)
+    assert len(logprobs.tokens or ()) == len(text) + more
+    assert (logprobs.token_logprobs or [0])[0] is None
+    assert (logprobs.top_logprobs or [{}])[0] is None
+    assert all(value is not None and value <= 0 for value in (logprobs.token_logprobs or ())[1:])
+    for token, offset in zip(logprobs.tokens or (), logprobs.text_offset or (), strict=True):
+        if not token.startswith("bytes:"):
+            assert choice.text[offset : offset + len(token)] == token
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(text), more)
+    assert len(token_ids(answer)) == more
+    by_ids = greedy(client, model, spelled(text), more, echo=True, logprobs=2, logit_bias=readable)
+    assert by_ids.choices[0].logprobs == choice.logprobs
+
+
+def test_what_was_generated_is_as_likely_when_it_is_a_prompt(client: openai.OpenAI, model: str) -> None:
+    prompt = ids(70, 21)
+    said = greedy(client, model, prompt, 10, logprobs=3)
+    again = greedy(client, model, [*prompt, *token_ids(said)], 0, echo=True, logprobs=3)
+    output, told = said.choices[0].logprobs, echoed_logprobs(again)
+    assert output is not None
+    assert (told.token_logprobs or [])[70:] == output.token_logprobs
+    assert (told.top_logprobs or [])[70:] == output.top_logprobs
+
+
+def test_choices_and_prompts_have_their_echoes(client: openai.OpenAI, model: str) -> None:
+    alone = [greedy(client, model, prompt, 3, echo=True, logprobs=0) for prompt in ("Hello", "you")]
+    both = greedy(client, model, ["Hello", "you"], 3, echo=True, logprobs=0, n=2)
+    assert [choice.text for choice in both.choices] == [alone[i].choices[0].text for i in (0, 0, 1, 1)]
+    for index, choice in enumerate(both.choices):
+        assert choice.logprobs == alone[index // 2].choices[0].logprobs
+        assert echoed_logprobs(both, index).top_logprobs is None
+
+
+def test_streamed_echoes_are_the_same(client: openai.OpenAI, model: str) -> None:
+    asked: dict[str, Any] = {"model": model, "prompt": ["Hello", "you"], "temperature": 0, "max_tokens": 8, "n": 2}
+    asked |= {"echo": True, "logprobs": 1, "extra_body": {"ignore_eos": True}}
+    whole = client.completions.create(**asked)
+    texts, tokens, offsets = [""] * 4, [[] for _ in range(4)], [[] for _ in range(4)]  # type: ignore[var-annotated]
+    for chunk in client.completions.create(stream=True, **asked):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            assert choice.logprobs is not None
+            tokens[choice.index] += zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True)
+            offsets[choice.index] += choice.logprobs.text_offset
+    for choice in whole.choices:
+        logprobs = echoed_logprobs(whole, choice.index)
+        assert texts[choice.index] == choice.text
+        assert tokens[choice.index] == list(zip(logprobs.tokens or (), logprobs.token_logprobs or (), strict=True))
+        assert offsets[choice.index] == logprobs.text_offset
+
+
+def test_a_session_echoes_what_is_new(client: openai.OpenAI, model: str, session: str) -> None:
+    """With its history before it: what is new is as likely as in the whole prompt."""
+    history: list[int] = []
+    for text in ("Once upon a time there was", " a mouse. ", "!"):
+        new = spelled(text)
+        answer = greedy(client, model, new, 5, echo=True, logprobs=1, extra_body={"session_id": session})
+        alone = greedy(client, model, [*history, *new], 5, echo=True, logprobs=1)
+        assert answer.choices[0].text.startswith(text)
+        assert echoed_logprobs(answer).token_logprobs == (echoed_logprobs(alone).token_logprobs or [])[len(history) :]
+        assert prompts_cached(answer) == max(0, len(history) - 1)
+        history += [*new, *token_ids(answer)]
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"echo": True, "extra_body": {"session_id": "any"}}])
+def test_nothing_is_generated_only_with_an_echo(client: openai.OpenAI, model: str, more: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=model, prompt="x", max_tokens=0, **more)
+    assert refused.value.param == "max_tokens"
+
+
 def test_kv_is_shared_within_a_salt_only(client: openai.OpenAI, model: str) -> None:
     prompt = ids(64, 77)
     first = greedy(client, model, prompt, 2)
@@ -100,9 +195,6 @@ def test_what_is_not_supported_says_so(client: openai.OpenAI, model: str, field:
     with pytest.raises(openai.BadRequestError, match="does not support") as refused:
         client.completions.create(**{"model": model, "prompt": "x", field: value})
     assert (refused.value.param, refused.value.code) == (field, "unsupported_parameter")
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model=model, prompt="x", echo=True, logprobs=1)
-    assert (refused.value.param, refused.value.code) == ("logprobs", "unsupported_value")
 
 
 # -- scenarios

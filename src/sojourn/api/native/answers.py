@@ -4,15 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from sojourn.api import wire
 from sojourn.api.generation import Generation
-from sojourn.api.native.job import Job
-from sojourn.core.step import Sample
+from sojourn.api.native.job import Job, Logprobs
 from sojourn.models.tokenizer import Tokenizer
 
 Json = dict[str, object]
 ERROR_TYPES = {400: "BadRequestError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
 
 
-def answer(job: Job, generation: Generation, tokenizer: Tokenizer) -> Json:
+def answer(job: Job, prompt: Sequence[int], generation: Generation, tokenizer: Tokenizer) -> Json:
     """Text and ids so far; all of them once the generation has ended."""
     meta: Json = {"id": job.rid, "finish_reason": None, "weight_version": "default", "reasoning_tokens": 0}
     if generation.has_ended:
@@ -24,7 +23,7 @@ def answer(job: Job, generation: Generation, tokenizer: Tokenizer) -> Json:
             "cached_tokens": generation.cached_tokens,
         }
     if job.logprobs is not None:
-        meta |= _logprobs(job, generation.samples, tokenizer)
+        meta |= _logprobs(job.logprobs, prompt, generation, tokenizer)
     return {"text": generation.text, "output_ids": list(generation.output_ids), "meta_info": meta}
 
 
@@ -59,18 +58,21 @@ def finish_reason(end: wire.Ended) -> Mapping[str, object]:
     return {"type": "stop", "matched": end.stop_match}  # None: another surface interrupted it, and what was said stands
 
 
-def _logprobs(job: Job, samples: Sequence[Sample], tokenizer: Tokenizer) -> Json:
-    wanted = job.logprobs
-    assert wanted is not None
+def _logprobs(wanted: Logprobs, prompt: Sequence[int], generation: Generation, tokenizer: Tokenizer) -> Json:
+    """`prompt` is what was sent. The first of its tokens that is told has no log-probability."""
 
     def shown(token: int, logprob: float | None) -> list[object]:
         return [logprob, token, tokenizer.decode([token], skip_special=False) if wanted.with_text else None]
 
+    samples, known = generation.samples, generation.known
+    start = len(prompt) - 1 if wanted.start is None else wanted.start
+    first = [shown(token, None) for token in prompt[max(0, start) : start + 1]]
     fields: Json = {
-        "input_token_logprobs": [],
+        "input_token_logprobs": [*first, *(shown(sample.token, sample.logprob) for sample in known)],
         "output_token_logprobs": [shown(sample.token, sample.logprob) for sample in samples],
     }
     if wanted.top:
-        fields["input_top_logprobs"] = []
-        fields["output_top_logprobs"] = [[shown(token, value) for token, value in sample.top] for sample in samples]
+        tops = [[shown(token, value) for token, value in sample.top] for sample in (*known, *samples)]
+        fields["input_top_logprobs"] = [*(None for _ in first), *tops[: len(known)]]
+        fields["output_top_logprobs"] = tops[len(known) :]
     return fields

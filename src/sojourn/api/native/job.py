@@ -52,7 +52,19 @@ class Logprobs:
 
     top: int
     with_text: bool
-    of_prompt: bool  # also those of the prompt: known to nobody here
+    start: int | None  # also those of the prompt from this token on; None: of none
+
+    def first_known(self, num_prompt: int) -> int | None:
+        """The first token of a prompt to ask for: that at `start` itself is told without one."""
+        if self.start is None:
+            return None
+        if self.start >= num_prompt:
+            raise ClientError(
+                f"logprob_start_len, ({self.start}) is higher than the number of input tokens ({num_prompt}). "
+                "Request with a lower logprob_start_len.",
+                param="logprob_start_len",
+            )
+        return self.start + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +207,7 @@ def _job(
     seed: int,
 ) -> Job:
     _check_sampling(asked, vocab_size)
-    logprobs = _logprobs(body, session)
+    logprobs = _logprobs(body)
     options = TurnOptions(
         temperature=asked.temperature,
         top_p=asked.top_p,
@@ -247,23 +259,10 @@ def _check_sampling(asked: SamplingBody, vocab_size: int) -> None:
         check_range("stop_token_ids", token, 0, vocab_size - 1)
 
 
-def _logprobs(body: GenerateBody, session: SessionParamsBody | None) -> Logprobs | None:
+def _logprobs(body: GenerateBody) -> Logprobs | None:
     if not body.return_logprob:
         return None
     check_range("top_logprobs_num", body.top_logprobs_num, 0, LOGPROBS_MAX, optional=True)
     check_range("logprob_start_len", body.logprob_start_len, -1, TOKENS_MAX, optional=True)
-    of_prompt = body.logprob_start_len not in (None, -1)
-    wanted = Logprobs(body.top_logprobs_num or 0, body.return_text_in_logprobs, of_prompt)
-    if session is None:
-        check_no_prompt_logprobs(wanted)
-    return wanted
-
-
-def check_no_prompt_logprobs(wanted: Logprobs | None) -> None:
-    """Raises ClientError where log-probabilities of the prompt are asked for: only those of the output are known."""
-    if wanted is not None and wanted.of_prompt:
-        raise ClientError(
-            "log-probabilities of the prompt are not computed: logprob_start_len must be -1",
-            param="logprob_start_len",
-            code="unsupported_parameter",
-        )
+    start = None if body.logprob_start_len == -1 else body.logprob_start_len
+    return Logprobs(body.top_logprobs_num or 0, body.return_text_in_logprobs, start)

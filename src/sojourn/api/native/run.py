@@ -16,7 +16,7 @@ from sojourn.api.front import Front
 from sojourn.api.generation import Generation
 from sojourn.api.native import answers
 from sojourn.api.native.answers import Json
-from sojourn.api.native.job import Job, check_no_prompt_logprobs
+from sojourn.api.native.job import Job
 from sojourn.api.native.live import LiveRequest, LiveRequests
 from sojourn.api.native.schemas import SessionParamsBody
 from sojourn.api.native.trees import Place, TreeSession, TreeSessions
@@ -55,6 +55,7 @@ class NativeRun:
         self._namespace = asker.tenant
         self._stack = AsyncExitStack()
         self._generation: Generation | None = None
+        self._sent: list[int] = []
 
     async def enter(self) -> None:
         """Started; raises what it is refused for, with nothing left behind."""
@@ -75,15 +76,15 @@ class NativeRun:
         tokenizer = self._front.text.tokenizer
         async for _ in generation.pieces():
             if not generation.has_ended:
-                yield answers.answer(self.job, generation, tokenizer)
+                yield answers.answer(self.job, self._sent, generation, tokenizer)
         await self.leave()
-        yield answers.answer(self.job, generation, tokenizer)
+        yield answers.answer(self.job, self._sent, generation, tokenizer)
 
     async def result(self) -> Json:
         generation = self._generation
         assert generation is not None
         await generation.finish()
-        return answers.answer(self.job, generation, self._front.text.tokenizer)
+        return answers.answer(self.job, self._sent, generation, self._front.text.tokenizer)
 
     # -- starting
 
@@ -99,6 +100,7 @@ class NativeRun:
             await self._start_in_session(live, session.id, session)
 
     async def _start(self, live: LiveRequest, command: wire.Start) -> None:
+        self._sent = command.token_ids
         text = self.job.text_stream(self._front.text)
         generation = await self._stack.enter_async_context(self._front.generate(command, self._asker, text))
         self._generation = generation
@@ -118,10 +120,10 @@ class NativeRun:
             skip_special=job.skip_special,
             bos_id=self._front.text.tokenizer.config.bos_id,
             cache_salt=job.cache_salt,
+            logprobs_from=None if job.logprobs is None else job.logprobs.first_known(len(ids)),
         )
 
     async def _start_in_tree(self, live: LiveRequest, tree: TreeSession, asked: SessionParamsBody) -> None:
-        check_no_prompt_logprobs(self.job.logprobs)
         place = Place(asked.rid, asked.offset or 0, bool(asked.replace), bool(asked.drop_previous_output))
         bos_id = self._front.text.tokenizer.config.bos_id
         node = tree.begin(self.job.rid, self.job.ids, place, live.abort, bos_id)
@@ -146,8 +148,9 @@ class NativeRun:
         ):
             if is_set:
                 raise ClientError(f"Streaming sessions do not support {name}.", param=f"session_params.{name}")
-        if self.job.logprobs is not None and self.job.logprobs.of_prompt:
+        if self.job.logprobs is not None and self.job.logprobs.start is not None:
             logger.warning("request %s: logprob_start_len is -1 in a streaming session", self.job.rid)
+            self.job = replace(self.job, logprobs=replace(self.job.logprobs, start=None))
         try:
             await self._stack.enter_async_context(self._front.lanes.hold((session_id, self._namespace), wait=False))
             await self._start(live, self._command(self.job.ids, session_id))

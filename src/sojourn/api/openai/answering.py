@@ -17,10 +17,11 @@ from pydantic import BaseModel
 
 from sojourn.api.errors import fault_of
 from sojourn.api.front import Front
+from sojourn.api.generation import Piece
 from sojourn.api.openai import objects
 from sojourn.api.openai.runs import Outcome, Run
 from sojourn.api.openai.schemas import SharedBody
-from sojourn.api.openai.shown import Shown, ShownChoice, ShownToken
+from sojourn.api.openai.shown import Echo, Shown, ShownChoice, ShownToken
 from sojourn.api.requests import request_id_of
 from sojourn.api.streaming import DONE, EventStream, while_connected
 from sojourn.core.errors import SojournError
@@ -125,7 +126,7 @@ async def _whole(asked: Asked) -> Response:
                 choices[index].finish_reason = step.finish_reason
                 choices[index].add(shown[index].rest(step.stop))
             else:
-                choices[index].add(shown[index].piece(step))
+                choices[index].add(_show(shown[index], step))
         answer = asked.writer.whole(asked.head, choices, usage_of(outcomes))
         return Response(answer.model_dump_json(), headers=dict(asked.headers), media_type="application/json")
     finally:
@@ -143,13 +144,17 @@ async def _events(asked: Asked) -> AsyncIterator[bytes]:
             if isinstance(step, Outcome):
                 outcomes.append(step)
                 yield _chunk(asked, [writer.ending(index, shown[index].rest(step.stop), step.finish_reason)])
-            elif (delta := writer.delta(index, shown[index].piece(step))) is not None:
+            elif (delta := writer.delta(index, _show(shown[index], step))) is not None:
                 yield _chunk(asked, [delta])
         if asked.body.includes_usage:
             yield _chunk(asked, [], usage_of(outcomes))
     except SojournError as error:
         yield _event(fault_of(error, asked.front.settings.retry_after_s).body())
     yield DONE
+
+
+def _show(choice: ShownChoice, step: Echo | Piece) -> Shown:
+    return choice.echo(step) if isinstance(step, Echo) else choice.piece(step)
 
 
 def _choices(asked: Asked) -> list[ShownChoice]:

@@ -35,6 +35,7 @@ def inner_turn(
     logprobs: int | None,
     messages: Sequence[ChatMessage] = (),
     prompt: Prompt | None = None,
+    scores_input: bool = False,
 ) -> InnerTurnBody:
     """The body as a turn. Its parts were checked as this body's; the bounds of its sampling are `TurnOptions`'."""
     fields: dict[str, object] = {
@@ -47,6 +48,7 @@ def inner_turn(
         "turn": body.turn,
         "wait": body.wait,
         "cache_salt": body.cache_salt or "",
+        "scores_input": scores_input,
     }
     return InnerTurnBody.model_construct(set(fields), **fields)
 

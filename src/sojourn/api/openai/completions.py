@@ -11,10 +11,9 @@ from sojourn.api.front import TextSide
 from sojourn.api.openai import objects
 from sojourn.api.openai.answering import Asked, Fields, Head, WholeChoice, respond
 from sojourn.api.openai.asking import NamedRun, SessionHeader, check_ids, check_model, inner_turn, off_loop
-from sojourn.api.openai.refusals import UNSUPPORTED_VALUE
 from sojourn.api.openai.runs import Plan, Run, SessionTurn, StatelessRun
 from sojourn.api.openai.schemas import COMPLETION_TOKENS_DEFAULT, CompletionBody, Prompt
-from sojourn.api.openai.shown import Shown, ShownToken
+from sojourn.api.openai.shown import Echo, Shown, ShownToken
 from sojourn.api.requests import asker_of
 from sojourn.api.sessions.turns import SessionDesk
 from sojourn.api.streaming import STREAMED
@@ -30,16 +29,12 @@ def add_completions(router: APIRouter, desk: SessionDesk) -> None:
         front, asker = desk.front, asker_of(request, principal_of(request, Role.USER).tenant)
         session_id = body.session(x_session_id)
         check_model(front, body.model)
-        if body.echo and body.logprobs is not None:
-            raise ClientError(
-                "echo with logprobs: this server computes no log-probabilities of the prompt's tokens",
-                param="logprobs",
-                code=UNSUPPORTED_VALUE,
-            )
+        if body.max_tokens == 0 and (not body.echo or session_id is not None):
+            raise ClientError("max_tokens is 0: only with echo, and without a session", param="max_tokens")
         check_ids(body.prompt, front.text.card.vocab_size)
         run = NamedRun(await _run(desk, asker, session_id, body), "prompt")
         writer = _Writer(
-            echoes=[_text(front.text, prompt) if body.echo else "" for prompt in body.prompt],
+            echoes=[_text(front.text, prompt) if body.echo and body.logprobs is None else "" for prompt in body.prompt],
             n=body.num_choices,
             num_logprobs=body.logprobs,
             wants_ids=body.return_token_ids,
@@ -52,15 +47,17 @@ def add_completions(router: APIRouter, desk: SessionDesk) -> None:
 async def _run(desk: SessionDesk, asker: Asker, session_id: str | None, body: CompletionBody) -> Run:
     text = desk.front.text
     max_tokens = COMPLETION_TOKENS_DEFAULT if body.max_tokens is None else body.max_tokens
-    first = body.prompt[0]
-    turn = inner_turn(body, max_tokens=max_tokens, logprobs=body.logprobs, prompt=first)
+    first, is_scored = body.prompt[0], bool(body.echo) and body.logprobs is not None
+    turn = inner_turn(body, max_tokens=max(1, max_tokens), logprobs=body.logprobs, prompt=first, scores_input=is_scored)
     if session_id is not None:
         if len(body.prompt) > 1:
             raise ClientError(f"a session has one history: {len(body.prompt)} prompts cannot follow it", param="prompt")
-        return SessionTurn(desk, session_id, asker, turn)
+        return SessionTurn(desk, session_id, asker, turn, _echo(text, first, []) if is_scored else None)
     options = turn.options(text.card.vocab_size)
     prompts = await off_loop(lambda: [_ids(text, prompt) for prompt in body.prompt], sum(map(len, body.prompt)))
-    return StatelessRun(desk.front, asker, Plan(prompts, body.num_choices, options, turn.cache_salt))
+    echoes = [_echo(text, *one) for one in zip(body.prompt, prompts, strict=True)] if is_scored else None
+    plan = Plan(prompts, body.num_choices, options, turn.cache_salt, echoes, only_echoes=max_tokens == 0)
+    return StatelessRun(desk.front, asker, plan)
 
 
 def _ids(text: TextSide, prompt: Prompt) -> list[int]:
@@ -71,9 +68,13 @@ def _text(text: TextSide, prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else text.tokenizer.decode(prompt)
 
 
+def _echo(text: TextSide, prompt: Prompt, ids: list[int]) -> Echo:
+    return Echo(_text(text, prompt), ids, [], is_written=isinstance(prompt, str))
+
+
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """`echoes` of each prompt come before its `n` choices."""
+    """`echoes` of each prompt come before its `n` choices, unless they are steps of the run, with log-probabilities."""
 
     echoes: list[str]
     n: int
@@ -128,18 +129,19 @@ class _Writer:
         return fields
 
     def _logprobs(self, tokens: Sequence[ShownToken]) -> objects.CompletionLogprobs | None:
-        """Echo and log-probabilities do not go together, so offsets begin with the choice's own text."""
         if self.num_logprobs is None:
             return None
         return objects.CompletionLogprobs(
             tokens=[shown.token.text for shown in tokens],
-            token_logprobs=[shown.token.logprob for shown in tokens],
+            token_logprobs=[shown.token.logprob if shown.is_scored else None for shown in tokens],
             top_logprobs=[_top(shown) for shown in tokens] if self.num_logprobs else None,
             text_offset=[shown.offset for shown in tokens],
         )
 
 
-def _top(shown: ShownToken) -> dict[str, float]:
-    """The likeliest ones, and the sampled one whether it is among them or not."""
+def _top(shown: ShownToken) -> dict[str, float] | None:
+    """The likeliest ones, and the token itself whether it is among them or not."""
+    if not shown.is_scored:
+        return None
     top = {token.text: token.logprob for token in shown.top}
     return top | {shown.token.text: shown.token.logprob}

@@ -73,11 +73,11 @@ class ChatCompletion(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Lists of the same length; `text_offset` is in characters of the choice's text."""
+    """Lists of the same length; `text_offset` is in characters of the choice's text. The first token of all has none."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

@@ -18,6 +18,7 @@ from sojourn.api.front import Front
 from sojourn.api.generation import Generation, Piece
 from sojourn.api.openai.objects import FinishReason
 from sojourn.api.openai.schemas import CHOICES_MAX
+from sojourn.api.openai.shown import Echo
 from sojourn.api.options import TurnOptions
 from sojourn.api.sessions.schemas import InnerTurnBody
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
@@ -39,7 +40,7 @@ class Outcome:
     cached_tokens: int
 
 
-Step = tuple[int, Piece | Outcome]  # of a choice; its outcome is its last
+Step = tuple[int, Echo | Piece | Outcome]  # of a choice; its echo is its first, its outcome its last
 
 
 class Run(Protocol):
@@ -73,12 +74,18 @@ def choice_seed(seed: int, choice: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`n` choices of each prompt; the choice of index `p * n + c` is prompt p's choice c."""
+    """`n` choices of each prompt; the choice of index `p * n + c` is prompt p's choice c.
+
+    `echoes`: the prompts as they are shown, with log-probabilities of their tokens (`options` say how many); None where
+    there is no need of them. `only_echoes`: nothing is generated.
+    """
 
     prompts: list[list[int]]
     n: int
     options: TurnOptions
     cache_salt: str = ""
+    echoes: list[Echo] | None = None
+    only_echoes: bool = False
 
     @property
     def num_choices(self) -> int:
@@ -123,9 +130,8 @@ class StatelessRun:
 
     async def steps(self) -> AsyncIterator[Step]:
         if self._plan.num_choices == 1:
-            async for piece in self._leaders[0].pieces():
-                yield 0, piece
-            yield 0, _outcome(self._leaders[0].end)
+            async for one in self._choice_steps(0, self._leaders[0]):
+                yield 0, one
             return
         for prompt in range(len(self._plan.prompts)):
             computed = asyncio.Event()
@@ -146,11 +152,12 @@ class StatelessRun:
             if choice:
                 await computed.wait()
             generation = await self._start(prompt, choice) if choice else self._leaders[prompt]
-            async for piece in generation.pieces():
+            async for step in self._choice_steps(prompt, generation):
                 computed.set()
-                await self._queue.put((index, piece))
-            outcome = _outcome(generation.end)
-            await self._queue.put((index, replace(outcome, prompt_tokens=0, cached_tokens=0) if choice else outcome))
+                if choice and isinstance(step, Outcome):
+                    await self._queue.put((index, replace(step, prompt_tokens=0, cached_tokens=0)))
+                else:
+                    await self._queue.put((index, step))
         except SojournError as error:
             await self._queue.put(error)
         except Exception as error:
@@ -158,6 +165,19 @@ class StatelessRun:
             raise
         finally:
             computed.set()
+
+    async def _choice_steps(self, prompt: int, generation: Generation) -> AsyncIterator[Echo | Piece | Outcome]:
+        """The first choice of a prompt, which computes it, tells the echo of all."""
+        echo = None if self._plan.echoes is None else self._plan.echoes[prompt]
+        async for piece in generation.pieces():
+            if echo is not None:
+                yield replace(echo, samples=self._leaders[prompt].known)
+                echo = None
+            yield piece
+        outcome = _outcome(generation.end)
+        if echo is not None:
+            yield replace(echo, samples=self._leaders[prompt].known)
+        yield outcome
 
     async def _start(self, prompt: int, choice: int) -> Generation:
         plan, options = self._plan, self._plan.options
@@ -168,10 +188,11 @@ class StatelessRun:
             namespace=self._asker.tenant,
             token_ids=plan.prompts[prompt],
             sampling=sampling,
-            max_new_tokens=options.max_tokens,
+            max_new_tokens=0 if plan.only_echoes else options.max_tokens,
             stops=list(options.stop_strings),
             ignore_eos=options.ignore_eos,
             cache_salt=plan.cache_salt,
+            logprobs_from=0 if plan.echoes is not None and choice == 0 else None,
         )
         return await self._stack.enter_async_context(self._front.generate(command, self._asker))
 
@@ -186,10 +207,16 @@ def _outcome(end: wire.Ended) -> Outcome:
 
 
 class SessionTurn:
-    """One turn of a session, or the answer of one that stands already."""
+    """One turn of a session, or the answer of one that stands already, of which no log-probabilities are kept.
 
-    def __init__(self, desk: SessionDesk, session_id: str, asker: Asker, body: InnerTurnBody) -> None:
+    `echo`: the new tokens' text, shown with their log-probabilities. Of the history there are none.
+    """
+
+    def __init__(
+        self, desk: SessionDesk, session_id: str, asker: Asker, body: InnerTurnBody, echo: Echo | None = None
+    ) -> None:
         self._run = TurnRun(desk, session_id, asker, body)
+        self._echo = echo
 
     async def enter(self) -> None:
         await self._run.enter()
@@ -198,12 +225,17 @@ class SessionTurn:
         await self._run.leave()
 
     async def steps(self) -> AsyncIterator[Step]:
-        result = self._run.replayed
+        result, echo = self._run.replayed, self._echo
         if result is None:
             async for piece in self._run.pieces():
+                if echo is not None:
+                    yield 0, replace(echo, ids=self._run.token_ids, samples=self._run.known)
+                    echo = None
                 yield 0, piece
             result = self._run.result()
         else:
+            if echo is not None:
+                yield 0, echo
             yield 0, Piece(result.text, result.token_ids, [])
         usage = result.usage
         reason = finish_reason_of(result.finish_reason)

@@ -173,7 +173,10 @@ _PROMPT_SCHEMA = {
 class CompletionBody(SharedBody):
     prompt: Annotated[list[Prompt], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
     echo: bool | None = Field(default=None, description="the text begins with the prompt")
-    logprobs: int | None = Field(default=None, ge=0, le=20, description="likeliest tokens beside the sampled one")
+    logprobs: int | None = Field(
+        default=None, ge=0, le=20, description="likeliest tokens beside the sampled one; with echo of the prompt's, too"
+    )
+    max_tokens: int | None = Field(default=None, ge=0, le=TOKENS_MAX, description="0 only with echo")
     best_of: Annotated[object, Unsupported("best_of: ask for n choices and choose")] = None
     suffix: Annotated[object, Unsupported("suffix: text is continued, not filled in")] = None
 

@@ -8,7 +8,9 @@ Knows tokens and text; knows no surface and no request.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from sojourn.api.generation import Piece
 from sojourn.api.text.detokenizer import Detokenizer
@@ -29,11 +31,29 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ShownToken:
-    """The sampled token, where in the text it begins (in characters), and the likeliest ones, best first."""
+    """A token, where in the text it begins (in characters), and the likeliest ones, best first.
+
+    `is_scored` False: it has no log-probability, for nothing is before it.
+    """
 
     token: Token
     offset: int
     top: tuple[Token, ...]
+    is_scored: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is shown before its choice. The last of `ids` are those of `samples`; what is before has none.
+
+    `is_written`: the ids were made of the text, so names of special tokens in it count, and what was put before it does
+    not. Else the text was made of the ids, without special tokens.
+    """
+
+    text: str
+    ids: Sequence[int]
+    samples: Sequence[Sample]
+    is_written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +66,7 @@ class Shown:
 
 
 class ShownChoice:
-    """One choice. Feed `piece` for each of its pieces, then `rest` once."""
+    """One choice. Feed `echo` first, if there is one, `piece` for each of its pieces, then `rest` once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -54,6 +74,21 @@ class ShownChoice:
         self._read = 0  # characters of the text that the tokens so far complete
         self._shown = 0  # characters that were shown
         self._waiting: deque[ShownToken] = deque()
+
+    def echo(self, echo: Echo) -> Shown:
+        """The prompt with all its tokens; the choice's own text comes behind it."""
+        detokenizer = Detokenizer(self._tokenizer, skip_special=not echo.is_written)
+        ends = list(accumulate(len(detokenizer.feed(token)) for token in echo.ids))
+        before = max(0, ends[-1] - len(echo.text)) if ends else 0
+        starts = [min(max(0, end - before), len(echo.text)) for end in (0, *ends[:-1])]
+        unscored = len(echo.ids) - len(echo.samples)
+        tokens = [
+            ShownToken(self._named(token, None), start, (), is_scored=False)
+            for token, start in zip(echo.ids[:unscored], starts, strict=False)
+        ]
+        tokens += map(self._token, echo.samples, starts[unscored:])
+        self._read = self._shown = len(echo.text)
+        return Shown(echo.text, tuple(tokens))
 
     def piece(self, piece: Piece) -> Shown:
         """The piece's text, and the tokens that have begun before its end."""

@@ -52,6 +52,7 @@ class InnerTurnBody(TurnBody):
 
     raw_text: str | None = Field(default=None, description="appended as it is, without a template")
     cache_salt: str = ""
+    scores_input: bool = Field(default=False, description="log-probabilities of the new tokens, too")
 
 
 class AppendBody(InputBody):

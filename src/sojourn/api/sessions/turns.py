@@ -115,6 +115,7 @@ class TurnRun:
         self._generation: Generation | None = None
         self._dialogue: Dialogue | None = None
         self._note: Note | None = None
+        self._ids: list[int] = []
 
     async def enter(self) -> None:
         """Started, or known to be a repetition; raises what it is refused for, with nothing left behind."""
@@ -156,7 +157,7 @@ class TurnRun:
             except BaseException:
                 self._desk.forget(self.session_id, self.namespace)
                 raise
-            self._note = note
+            self._note, self._ids = note, ids
             self._stack.callback(self._forget_unless_ended)
             return
 
@@ -211,6 +212,17 @@ class TurnRun:
         return glue.go_on(text, continues=dialogue.sampled_eos is None), [{"role": "user", "content": text}]
 
     # -- what came of it
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What was appended."""
+        return self._ids
+
+    @property
+    def known(self) -> list[Sample]:
+        """The last of them with their log-probabilities, where they are asked for; all from the first piece on."""
+        assert self._generation is not None
+        return self._generation.known
 
     @property
     def turn(self) -> int:
@@ -302,6 +314,7 @@ def _options(body: TurnBody | AppendBody, vocab_size: int) -> TurnOptions:
 def _start(
     run: TurnRun, ids: list[int], options: TurnOptions, note: Note, seed: int, expected_tokens: int
 ) -> wire.Start:
+    inner = run.body if isinstance(run.body, InnerTurnBody) else None
     return wire.Start(
         session_id=run.session_id,
         namespace=run.namespace,
@@ -312,7 +325,8 @@ def _start(
         ignore_eos=options.ignore_eos,
         expected_tokens=expected_tokens,
         note=msgspec.msgpack.encode(note),
-        cache_salt=body.cache_salt if isinstance(body := run.body, InnerTurnBody) else "",
+        cache_salt="" if inner is None else inner.cache_salt,
+        logprobs_from=0 if inner is not None and inner.scores_input else None,
     )
 
 
