@@ -4,7 +4,17 @@ from collections.abc import Collection, Iterable
 from typing import assert_never
 
 from sojourn.cache.grow import grow_kv_cache
-from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
+from sojourn.cache.protocol import (
+    ALONE,
+    CacheAudit,
+    CacheKey,
+    CacheRequest,
+    CacheStatistics,
+    Outcome,
+    PrefixMatch,
+    Terms,
+    Verdict,
+)
 from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.cache.statistics import count_pages
 from sojourn.core.errors import law
@@ -23,9 +33,9 @@ class NoneCache:
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         return PrefixMatch(0)
 
-    def admit(self, request: CacheRequest, length: int) -> bool:
+    def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
         law(request.holding is None, "%s is admitted twice", request.request_id)
-        if not self.make_room((self.book.layout.pages_for(length),) * len(self.book.ledgers)):
+        if not self.make_room(self._wanted(length, terms)):
             return False
         holding = self.book.open(request.label, None)
         self.book.grow(holding, length)
@@ -87,11 +97,24 @@ class NoneCache:
         return CacheAudit(None, (), 0)
 
     # -- for decorators
-    def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
-        return self.admit(request, length)
+    def admit_within(self, request: CacheRequest, length: int, prefix_max: int, terms: Terms = ALONE) -> bool:
+        return self.admit(request, length, terms)
 
-    def could_admit(self, request: CacheRequest, length: int, prefix_max: int, returning: Collection[Holding]) -> bool:
-        return self.could_obtain((self.book.layout.pages_for(length),) * len(self.book.ledgers), returning)
+    def could_admit(
+        self,
+        request: CacheRequest,
+        length: int,
+        prefix_max: int,
+        returning: Collection[Holding],
+        terms: Terms = ALONE,
+    ) -> bool:
+        return self.could_obtain(self._wanted(length, terms), returning)
+
+    def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        return self.could_admit(request, length, 0, (), terms)
+
+    def _wanted(self, length: int, terms: Terms) -> tuple[int, ...]:
+        return terms.added((self.book.layout.pages_for(length),) * len(self.book.ledgers), self.book.layout)
 
     def obtainable(self, returning: Collection[Holding]) -> tuple[int, ...]:
         return self.book.pages_own(returning)
@@ -108,7 +131,7 @@ class NoneCache:
     def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:
         pass
 
-    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
+    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
         self.drop(holding)
 
     def drop(self, holding: Holding) -> None:

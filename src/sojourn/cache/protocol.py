@@ -16,6 +16,7 @@ from typing import Protocol
 from sojourn.core.ids import AccountId, RequestId, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
 from sojourn.pages.holding import Holding, HoldingBook
+from sojourn.pages.sizing import PoolLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,29 @@ class CacheKey:
 
     namespace: str = ""  # KV is never shared across namespaces (cache salt, tenant, adapter)
     lineage: Hashable = None  # requests of one lineage extend each other; None: stands alone
+    priority: int = 0  # what a lineage keeps of a higher one is given up later
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an admission leaves to others, besides having what it needs now.
+
+    `spare`: tokens that it and those that run know already and will want places for: there must be pages for them, too,
+    and they are not taken. `others`: how many run; each may need a page more before the next step. `yields`: what is kept
+    for somebody who ranks above the request is not given up for it.
+    """
+
+    spare: int = 0
+    others: int = 0
+    yields: bool = False
+
+    def added(self, pages: tuple[int, ...], layout: PoolLayout) -> tuple[int, ...]:
+        """`pages` of each pool, and what must be there besides. A window is bounded, whoever runs in it."""
+        full, *windows = pages
+        return (full + self.others + layout.pages_for(self.spare), *(window + self.others for window in windows))
+
+
+ALONE = Terms()
 
 
 class Verdict(Enum):
@@ -128,13 +152,17 @@ class PrefixCache(Protocol):
         """Pure: changes nothing, not even the LRU order. At most len(tokens) - 1. `tokens` holds valid tokens only."""
         ...
 
-    def admit(self, request: CacheRequest, length: int) -> bool:
+    def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
         """Give `request` a holding on its longest reusable prefix, grown to at least `length` tokens in every pool.
 
         True: holding and prefix_len are set; prefix_len is what match_prefix says now of `request.reusable`. False: pages are short now; try again after
         the next step retires, or retract. The request is unchanged. Evicts and demotes only if that will cover the
         need; with a step in flight what was evicted waits behind the fence, and the retry finds it free.
         """
+        ...
+
+    def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        """Whether there are pages for `admit`, at once or after the fence. Pure."""
         ...
 
     def grow(self, request: CacheRequest, length: int) -> bool:
@@ -210,11 +238,18 @@ class PrefixCache(Protocol):
 class InnerCache(PrefixCache, Protocol):
     """What a decorator may ask besides. Pages per pool are tuples indexed by Pool."""
 
-    def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
+    def admit_within(self, request: CacheRequest, length: int, prefix_max: int, terms: Terms = ALONE) -> bool:
         """As `admit`, reusing at most `prefix_max` tokens of the prefix."""
         ...
 
-    def could_admit(self, request: CacheRequest, length: int, prefix_max: int, returning: Collection[Holding]) -> bool:
+    def could_admit(
+        self,
+        request: CacheRequest,
+        length: int,
+        prefix_max: int,
+        returning: Collection[Holding],
+        terms: Terms = ALONE,
+    ) -> bool:
         """Whether `admit_within` would be covered, at once or after the fence, were `returning` given up. Pure."""
         ...
 
@@ -238,8 +273,11 @@ class InnerCache(PrefixCache, Protocol):
         """Hand the committed whole pages below `length` to the tree; the holding goes on as a borrower."""
         ...
 
-    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
-        """Hand over every committed whole page, take the lease back, close: retraction and demotion."""
+    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
+        """Hand over every committed whole page, take the lease back, close: retraction and demotion.
+
+        They count as found `uses` times: what is likely to be asked for again is evicted later.
+        """
         ...
 
     def drop(self, holding: Holding) -> None:

@@ -10,9 +10,20 @@ from typing import assert_never
 
 import numpy as np
 
+from sojourn.cache.evict import USES_MAX
 from sojourn.cache.grow import grow_kv_cache
 from sojourn.cache.node import NO_MATCH, Lease, Match, Node
-from sojourn.cache.protocol import CacheAudit, CacheKey, CacheRequest, CacheStatistics, Outcome, PrefixMatch, Verdict
+from sojourn.cache.protocol import (
+    ALONE,
+    CacheAudit,
+    CacheKey,
+    CacheRequest,
+    CacheStatistics,
+    Outcome,
+    PrefixMatch,
+    Terms,
+    Verdict,
+)
 from sojourn.cache.recount import check_loan, recount
 from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.cache.statistics import count_pages
@@ -51,18 +62,22 @@ class RadixCache:
         length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size
         return PrefixMatch(length, "prefix" if length else "none")
 
-    def admit(self, request: CacheRequest, length: int) -> bool:
-        return self.admit_within(request, length, len(request.reusable) - 1)
+    def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        return self.admit_within(request, length, len(request.reusable) - 1, terms)
 
-    def admit_within(self, request: CacheRequest, length: int, prefix_max: int) -> bool:
+    def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        return self.could_admit(request, length, len(request.reusable) - 1, (), terms)
+
+    def admit_within(self, request: CacheRequest, length: int, prefix_max: int, terms: Terms = ALONE) -> bool:
         law(request.holding is None, "%s is admitted twice", request.request_id)
         match = self._match(request.key, request.known, prefix_max)
         wanted = self._wanted(match, length)
-        if not self.book.could_have(wanted, self._obtainable((), match)):
+        if not self.book.could_have(terms.added(wanted, self.book.layout), self._obtainable((), match)):
             return False
         pages = self.tree.matcher.pages_of(match)  # before evictions reshape the path
         lease = self.tree.lend(request.key.namespace, match)
-        if not self.make_room(wanted):
+        now = replace(terms, spare=0).added(wanted, self.book.layout)
+        if not self.make_room(now) and not self.book.has_free(wanted):
             self.tree.take_back(lease)
             return False
         holding = self.book.open(request.label, lease, pages)
@@ -96,7 +111,7 @@ class RadixCache:
                     self.drop(holding)
             case Verdict.RETRACTED:
                 if holding is not None:
-                    self.absorb(request.key, holding, request.known)
+                    self.absorb(request.key, holding, request.known, USES_MAX)  # sure to be asked for again
             case Verdict.ABORTED:
                 if holding is not None:
                     self.drop(holding)
@@ -141,9 +156,17 @@ class RadixCache:
         return ()
 
     # -- for decorators
-    def could_admit(self, request: CacheRequest, length: int, prefix_max: int, returning: Collection[Holding]) -> bool:
+    def could_admit(
+        self,
+        request: CacheRequest,
+        length: int,
+        prefix_max: int,
+        returning: Collection[Holding],
+        terms: Terms = ALONE,
+    ) -> bool:
         match = self._match(request.key, request.known, prefix_max)
-        return self.book.could_have(self._wanted(match, length), self._obtainable(returning, match))
+        wanted = terms.added(self._wanted(match, length), self.book.layout)
+        return self.book.could_have(wanted, self._obtainable(returning, match))
 
     def obtainable(self, returning: Collection[Holding]) -> tuple[int, ...]:
         return self._obtainable(returning, NO_MATCH)
@@ -179,8 +202,10 @@ class RadixCache:
         self.tree.take_back(lease)
         self.book.forget_window(holding, fresh.window_from)
 
-    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray) -> None:
+    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
         self.publish(key, holding, tokens, holding.kv_committed_len)
+        node = _lease_of(holding).node
+        node.uses = max(node.uses, uses)
         self.drop(holding)
 
     def drop(self, holding: Holding) -> None:
