@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -56,12 +56,12 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         link = asyncio.create_task(front.link.run())
+        link.add_done_callback(front.link_ended)
         try:
             yield
         finally:
             link.cancel()
-            with suppress(asyncio.CancelledError):
-                await link
+            await asyncio.wait({link})
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)
 

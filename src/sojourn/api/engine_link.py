@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import zmq
-import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from sojourn.api import wire
+from sojourn.api.loop_socket import LoopSocket, first_failure
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError, SojournError
 from sojourn.core.step import Sample
@@ -86,7 +86,7 @@ class EngineLink:
         self._calls = itertools.count(1)
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._feeds: dict[int, Feed] = {}
-        self._socket: zmq.asyncio.Socket | None = None
+        self._socket: LoopSocket | None = None
         self.welcome: wire.Welcome | None = None
         self.num_engines = 0  # different ones so far
         self._engine_id = ""  # of the last one
@@ -103,7 +103,7 @@ class EngineLink:
 
     async def run(self) -> None:
         """Connect, and stay connected to whichever engine is there, until cancelled."""
-        context = zmq.asyncio.Context()
+        context = zmq.Context(io_threads=1)
         link = context.socket(zmq.DEALER)
         link.setsockopt(zmq.LINGER, 0)
         link.setsockopt(zmq.IMMEDIATE, 1)
@@ -112,18 +112,17 @@ class EngineLink:
         link.setsockopt(zmq.RECONNECT_IVL, 50)
         link.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         monitor = link.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._socket = link
         link.connect(self._address)
+        connection = self._socket = LoopSocket(link, self._receive)
+        watcher = LoopSocket(monitor, self._watch)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch(monitor))
-                group.create_task(self._receive(link))
+            await first_failure(connection, watcher)
         finally:
             self._lose("the server is stopping")
             self._socket = None
             link.disable_monitor()
-            monitor.close(linger=0)
-            link.close(linger=0)
+            watcher.close()
+            connection.close()
             context.term()
 
     # -- asking
@@ -172,24 +171,20 @@ class EngineLink:
         if link is None:
             raise EngineDownError("the server is stopping")
         frame = wire.encoder.encode(wire.Ask("" if welcome is None else welcome.engine, call, command))
-        sent = link.send(frame)
-        assert isinstance(sent, asyncio.Future)
-        sent.add_done_callback(_look_at)
+        link.send(frame)  # to an engine that is gone: its caller is told by the disconnection
 
     # -- hearing
 
-    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        while True:
-            event = parse_monitor_message(await monitor.recv_multipart())["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._post(next(self._calls), wire.Greet())
-            else:
-                self._lose("the engine stopped; it is being started again")
+    def _watch(self, frames: list[bytes]) -> None:
+        event = parse_monitor_message(frames)["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._post(next(self._calls), wire.Greet())
+        else:
+            self._lose("the engine stopped; it is being started again")
 
-    async def _receive(self, link: zmq.asyncio.Socket) -> None:
-        while True:
-            for event in wire.events_decoder.decode(await link.recv()):
-                self._hear(event)
+    def _receive(self, frames: list[bytes]) -> None:
+        for event in wire.events_decoder.decode(frames[0]):
+            self._hear(event)
 
     def _hear(self, event: wire.Event) -> None:
         match event:
@@ -235,12 +230,6 @@ class EngineLink:
         for feed in self._feeds.values():
             feed.put(error)
         self._feeds.clear()
-
-
-def _look_at(sent: "asyncio.Future[object]") -> None:
-    """A message that could not be sent was to an engine that is gone; its caller is told by the disconnection."""
-    if not sent.cancelled():
-        sent.exception()
 
 
 def _refusal(event: wire.Refusal) -> SojournError:

@@ -47,6 +47,8 @@ class Front:
         self.started_at = world.now()
         self.on_new_engine: Callable[[], None] = lambda: None
         self.is_draining = False
+        self.fault: BaseException | None = None  # ours: a front that cannot hear its engine is of no use
+        self.on_fault: Callable[[], None] = lambda: None
         self.metrics = Metrics(self.link, lambda: self.is_ready, settings.version, settings.metrics_compat)
         self._text: TextSide | None = None
         self._live: Counter[str] = Counter()  # requests by tenant
@@ -79,6 +81,12 @@ class Front:
         if self._text is None or self._text.card != welcome.card:
             self._text = TextSide(welcome.card, self.world)
         self.on_new_engine()
+
+    def link_ended(self, link: "asyncio.Task[None]") -> None:
+        """The link's task: it ends when it is cancelled, or by a fault."""
+        if not link.cancelled() and (error := link.exception()) is not None:
+            self.fault = error
+            self.on_fault()
 
     # -- work
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import uvicorn
+import uvloop
 
 from sojourn.api.account import Tracer
 from sojourn.api.app import make_app
@@ -27,7 +28,7 @@ from sojourn.api.settings import FrontWorld
 from sojourn.app.config import traces_wanted
 from sojourn.app.follow import follow_parent
 from sojourn.app.logs import configure
-from sojourn.app.processes import EXIT_OPTIONS, FrontStart
+from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, FrontStart
 from sojourn.core.errors import ClientError
 
 # Longer than clients keep theirs: who closes first must not be the one who cannot know of a request under way. httpx, and so
@@ -74,9 +75,16 @@ async def serve_front(start: FrontStart) -> int:
         else:
             draining.append(loop.create_task(_drain(front, server)))
 
+    def on_fault() -> None:
+        server.force_exit = server.should_exit = True
+
+    front.on_fault = on_fault
     loop.add_signal_handler(signal.SIGTERM, on_signal)
     await server.serve(sockets=[listener])
-    return 0
+    if front.fault is None:
+        return 0
+    logging.getLogger("sojourn.front").critical("the front has stopped", exc_info=front.fault)
+    return EXIT_BROKEN_LAW
 
 
 async def _drain(front: Front, server: Server) -> None:
@@ -112,7 +120,8 @@ def main() -> int:
     configure(start.log_format)
     follow_parent()
     try:
-        return asyncio.run(serve_front(start))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve_front(start))
     except ClientError as error:
         sys.stderr.write(f"sojourn: {error}\n")
         return EXIT_OPTIONS
