@@ -8,6 +8,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "native/kv/memory.h"
 
@@ -29,6 +30,7 @@ struct KvShape {
 
     size_t head_elements() const { return static_cast<size_t>(2) * page_size * head_dim; }
     size_t page_bytes_per_layer() const { return head_elements() * kv_heads * bytes_of(type); }
+    size_t page_bytes() const { return page_bytes_per_layer() * layers; }
 };
 
 class KvStore {
@@ -43,6 +45,17 @@ public:
         const size_t pages_before = static_cast<size_t>(layer) * shape_.pages + page;
         const size_t heads_before = pages_before * shape_.kv_heads + kv_head;
         return memory_.data() + heads_before * shape_.head_elements() * bytes_of(shape_.type);
+    }
+
+    // A page outside the pool, as page_bytes() bytes: its layers one after another. For pages that no running step writes
+    // (copy_out) or has in its tables (copy_in): these do not wait for one.
+    void copy_out(int page, std::byte* target) const {
+        const size_t bytes = shape_.page_bytes_per_layer();
+        for (int layer = 0; layer < shape_.layers; layer++) std::memcpy(target + layer * bytes, head(layer, page, 0), bytes);
+    }
+    void copy_in(int page, const std::byte* source) const {
+        const size_t bytes = shape_.page_bytes_per_layer();
+        for (int layer = 0; layer < shape_.layers; layer++) std::memcpy(head(layer, page, 0), source + layer * bytes, bytes);
     }
 
 private:

@@ -203,6 +203,26 @@ public:
         return nb::make_tuple(drawn, logprobs, top_ids, top_logprobs, logits);
     }
 
+    size_t page_bytes(int pool) const { return core_->page_bytes(pool); }
+
+    Result<uint8_t, 2> read_pages(int pool, const Array<int32_t>& pages) const {
+        auto data = new_array<uint8_t, 2>({pages.size(), core_->page_bytes(pool)});
+        {
+            nb::gil_scoped_release release;
+            core_->read_pages(pool, span_of(pages), reinterpret_cast<std::byte*>(data.data()));
+        }
+        return data;
+    }
+
+    void write_pages(int pool, const Array<int32_t>& pages,
+                     const nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& data) {
+        if (data.shape(0) != pages.size() || data.shape(1) != core_->page_bytes(pool)) {
+            throw std::invalid_argument("the bytes are not those of as many pages");
+        }
+        nb::gil_scoped_release release;
+        core_->write_pages(pool, span_of(pages), reinterpret_cast<const std::byte*>(data.data()));
+    }
+
     std::string instruction_set() const { return core_->instruction_set(); }
 
 private:
@@ -275,6 +295,9 @@ void bind_core(nb::module_& module) {
             "weights"_a, "page_size"_a, "full_pages"_a, "sliding_pages"_a, "half_kv"_a, "threads"_a, "sequences"_a,
             "instruction_set"_a)
         .def_prop_ro("instruction_set", &PyCore::instruction_set)
+        .def("page_bytes", &PyCore::page_bytes, "pool"_a)
+        .def("read_pages", &PyCore::read_pages, "pool"_a, "pages"_a)
+        .def("write_pages", &PyCore::write_pages, "pool"_a, "pages"_a, "data"_a)
         .def("step", &PyCore::step, "tokens"_a, "sequences"_a, "starts"_a, "lengths"_a, "edits"_a, "logit_rows"_a,
              "sampling"_a.none(), "want_logits"_a);
 }

@@ -61,6 +61,23 @@ void Core::step(const Batch& batch, const BatchOutput& output) {
     forward_.run(batch, output);
 }
 
+const KvStore& Core::store(int pool) const {
+    require(pool >= 0 && pool < kPools, "there is no such pool");
+    return stores_[static_cast<size_t>(pool)];
+}
+
+void Core::read_pages(int pool, std::span<const int32_t> pages, std::byte* target) const {
+    const KvStore& kv = store(pool);
+    for (const int32_t page : pages) require(page > 0 && page < kv.shape().pages, "a page to read is not in the pool");
+    for (size_t i = 0; i < pages.size(); i++) kv.copy_out(pages[i], target + i * kv.shape().page_bytes());
+}
+
+void Core::write_pages(int pool, std::span<const int32_t> pages, const std::byte* source) {
+    const KvStore& kv = store(pool);
+    for (const int32_t page : pages) require(page > 0 && page < kv.shape().pages, "a page to write is not in the pool");
+    for (size_t i = 0; i < pages.size(); i++) kv.copy_in(pages[i], source + i * kv.shape().page_bytes());
+}
+
 void Core::check_and_edit(const Batch& batch) {
     Limits limits{model_->config(), options_.page_size, {}, {}};
     for (int pool = 0; pool < kPools; pool++) {

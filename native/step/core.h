@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <span>
 
 #include "native/step/forward.h"
 
@@ -25,11 +26,18 @@ public:
     // std::runtime_error for keys, values or logits that are not finite numbers. One caller at a time.
     void step(const Batch& batch, const BatchOutput& output);
 
+    // KV of pages of one pool, outside it and back (see KvStore::copy_out). Throws std::invalid_argument for a page that is
+    // not in the pool, or is its null page.
+    size_t page_bytes(int pool) const { return store(pool).shape().page_bytes(); }
+    void read_pages(int pool, std::span<const int32_t> pages, std::byte* target) const;
+    void write_pages(int pool, std::span<const int32_t> pages, const std::byte* source);
+
     const ModelConfig& config() const { return model_->config(); }
     const char* instruction_set() const { return kernels_.name; }
 
 private:
     void check_and_edit(const Batch& batch);
+    const KvStore& store(int pool) const;
 
     std::unique_ptr<const Model> model_;
     CoreOptions options_;

@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.backends import _native
-from sojourn.backends.protocol import Batch, BatchOutput, KvDtype, SamplingBatch
+from sojourn.backends.protocol import I32, Batch, BatchOutput, KvDtype, SamplingBatch
 from sojourn.core.errors import CorruptionError, ModelError, law
+from sojourn.core.step import Pool
 from sojourn.models.config import Activation, ModelConfig, Rope
 from sojourn.models.packed import MatrixKind, PackedMatrix, PackedModel
 
 InstructionSet = Literal["auto", "portable", "avx2", "avx512"]
+
+# Of the bytes of a page and of the arithmetic behind them: a change of either raises it, for pages outlive the process.
+KV_FORMAT_VERSION = 1
 
 _ACTIVATIONS = {Activation.SILU: _native.Activation.SILU, Activation.GELU_TANH: _native.Activation.GELU_TANH}
 
@@ -41,6 +45,7 @@ class NativeBackend:
     ) -> None:
         self._vocab_size = model.config.vocab_size
         self._seqs_max = seqs_max
+        self._page_shape = f"pages of {page_size} {kv_dtype}"
         try:
             self._core: _native.Core | None = _native.Core(
                 weights=_weights_of(model),
@@ -67,6 +72,29 @@ class NativeBackend:
     def instruction_set(self) -> str:
         """The set in use, never "auto"."""
         return self._open_core().instruction_set
+
+    @property
+    def kv_format(self) -> str:
+        """The same bytes mean the same KV only where this is the same (and the model)."""
+        return f"native {KV_FORMAT_VERSION} {self.instruction_set} {self._page_shape}"
+
+    def page_bytes(self, pool: Pool) -> int:
+        """Of one page, all its layers; 0 where no layer has its KV in this pool."""
+        return self._open_core().page_bytes(pool)
+
+    def read_pages(self, pool: Pool, pages: I32) -> NDArray[np.uint8]:
+        """Copies, a row each. Nothing may be writing to these pages; a step that writes others may be running."""
+        try:
+            return self._open_core().read_pages(pool, np.ascontiguousarray(pages, dtype=np.int32))
+        except ValueError as error:
+            raise CorruptionError(str(error)) from error
+
+    def write_pages(self, pool: Pool, pages: I32, data: NDArray[np.uint8]) -> None:
+        """Rows become pages that no step in flight may touch."""
+        try:
+            self._open_core().write_pages(pool, np.ascontiguousarray(pages, dtype=np.int32), data)
+        except ValueError as error:
+            raise CorruptionError(str(error)) from error
 
     def _open_core(self) -> _native.Core:
         if self._core is None:

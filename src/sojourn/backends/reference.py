@@ -7,6 +7,7 @@ bits never depend on the batch, the chunk or the page size. Knows no requests an
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.backends.protocol import F32, I32, I64, Batch, BatchOutput
 from sojourn.backends.reference_sampler import sample
@@ -82,6 +83,43 @@ class ReferenceBackend:
     @property
     def seqs_max(self) -> int:
         return self._seqs_max
+
+    @property
+    def kv_format(self) -> str:
+        """The same bytes mean the same KV only where this is the same (and the model)."""
+        return f"reference 1 pages of {self._page_size} f32"
+
+    def page_bytes(self, pool: Pool) -> int:
+        """Of one page, all its layers; 0 where no layer has its KV in this pool."""
+        attention = self._config.attention
+        per_layer = 2 * self._page_size * attention.num_kv_heads * attention.head_dim * 4
+        return per_layer * self._pools.count(pool)
+
+    def read_pages(self, pool: Pool, pages: I32) -> NDArray[np.uint8]:
+        """Copies, a row each: per layer of the pool K, then V."""
+        self._check_pages(pool, pages)
+        parts = [array[self._places(pages)] for array in self._arrays(pool)]
+        rows = [np.concatenate([part[i].reshape(-1) for part in parts]) for i in range(len(pages) if parts else 0)]
+        return np.array(rows, dtype=np.float32).reshape(len(pages), -1).view(np.uint8)
+
+    def write_pages(self, pool: Pool, pages: I32, data: NDArray[np.uint8]) -> None:
+        """Rows become pages that no step in flight may touch."""
+        law(data.shape == (len(pages), self.page_bytes(pool)), "bytes %s for %d pages", data.shape, len(pages))
+        self._check_pages(pool, pages)
+        arrays = self._arrays(pool)
+        parts = np.split(data.view(np.float32), len(arrays), axis=1) if arrays else []
+        for array, part in zip(arrays, parts, strict=True):
+            array[self._places(pages)] = part.reshape(len(pages), self._page_size, *array.shape[1:])
+
+    def _check_pages(self, pool: Pool, pages: I32) -> None:
+        law(bool(np.all((pages > 0) & (pages < self._num_pages[pool]))), "pages %s are not of pool %d", pages, pool)
+
+    def _arrays(self, pool: Pool) -> list[F32]:
+        return [array for owner, kv in zip(self._pools, self._kv, strict=True) if owner is pool for array in kv]
+
+    def _places(self, pages: I32) -> I64:
+        """[pages, page_size] places in a layer's arrays."""
+        return np.asarray(pages.astype(np.int64)[:, None] * self._page_size + np.arange(self._page_size))
 
     def close(self) -> None:
         self._kv = []

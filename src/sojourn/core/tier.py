@@ -1,0 +1,91 @@
+"""What the cache and a slower tier of KV pages say to each other. Shapes only: no files, no threads, no tree.
+
+A page of the tier is named by what it is, never by where it lay: by the chain of hashes of the tokens up to its end, which
+begins with the model, the format of its bytes and the namespace. So a name found is KV that fits, whoever computed it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.core.step import PageArray, Pool
+
+PageRows = NDArray[np.uint8]  # [pages, bytes of a page]
+Names = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """Counts since the start, and of now. Bytes are of files."""
+
+    is_open: bool  # False: it could not be used; nothing is kept
+    is_writable: bool  # False: what is there is read, nothing is added
+    num_pages: tuple[int, ...]  # of each pool, of every model and format
+    num_bytes: int
+    bytes_max: int
+    written_bytes: int
+    read_bytes: int
+    evicted: tuple[int, ...]  # pages of each pool that made room for others
+    dropped: int  # pages that came faster than they could be written
+    corrupt: int  # pages that were not what was written, and were deleted
+    failed: int  # pages that the system did not read or write
+    swept: int  # files that a process left unfinished when it died
+    seconds_per_byte: float | None  # of reading and verifying; None: not measured
+
+
+class KvPages(Protocol):
+    """The bytes of pages: a back end."""
+
+    @property
+    def kv_format(self) -> str: ...
+
+    def page_bytes(self, pool: Pool) -> int: ...
+
+    def read_pages(self, pool: Pool, pages: PageArray) -> PageRows:
+        """Copies of final pages; a step may be running."""
+        ...
+
+    def write_pages(self, pool: Pool, pages: PageArray, data: PageRows) -> None:
+        """Into pages that no step in flight may touch."""
+        ...
+
+
+class Reading(Protocol):
+    """Pages that are being read and verified elsewhere."""
+
+    def is_done(self) -> bool: ...
+
+    def rows(self) -> PageRows:
+        """Once done: the pages from the first on, up to the first that was missing or damaged."""
+        ...
+
+
+class PageStore(Protocol):
+    """Keeps pages by name. Called on the engine's thread only; returns at once, but where it says so."""
+
+    def has(self, pool: Pool, name: bytes) -> bool: ...
+
+    def touch(self, pool: Pool, names: Names) -> None:
+        """Used now, the last one most recently."""
+        ...
+
+    def put(self, pool: Pool, name: bytes, data: bytes, wait_s: float = 0.0) -> bool:
+        """Keep a page; it can be read from now on. False: dropped, for too many are still to be written.
+
+        Blocks up to `wait_s` for room.
+        """
+        ...
+
+    def read(self, pool: Pool, names: Names, page_bytes: int) -> Reading: ...
+
+    def clear(self) -> None:
+        """Forget everything."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Block until something has been read, or that long."""
+        ...
+
+    def statistics(self) -> StoreStatistics: ...
