@@ -1,6 +1,6 @@
 """Who has the pages of the draft model's KV. Best effort: it makes nothing wait, and it refuses nobody.
 
-    CacheRequest.draft   ── keep ──▶  SessionSlot.draft        moved, never copied: one holder has it
+    CacheRequest.draft   ── keep ──▶  keeper.draft             moved, never copied: one holder has it
            ▲ │           ◀─ admit ──        │
      admit │ ▼ rest                         │ pages are short: the least recently used idle one is dropped,
     retracted, waits ───────────────────────┴─▶ then whoever asks goes on without

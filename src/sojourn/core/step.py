@@ -93,6 +93,7 @@ class BegunSequence:
 
     lineage: Hashable  # sequences of one lineage extend each other; None: it stands alone
     tokens: TokenArray
+    draft_len: int = 0  # of those, the draft model's pages have the KV
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,3 +170,4 @@ class StepResult:
     spans: tuple[Span, ...] = ()
     num_rows: int = 0  # positions computed, drafts included
     seconds: float = 0.0  # the device's time, and that of the drafts
+    draft_lens: tuple[int, ...] = ()  # per work, the tokens that stand whose KV the draft model has; () without one

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.backends.protocol import F32, I32, I64, U64, Batch, SamplingBatch
-from sojourn.core.step import SamplingParams, Work
+from sojourn.core.step import Pool, SamplingParams, Work
 
 _NO_EDITS: I32 = np.empty((0, 4), dtype=np.int32)
 _NO_TOKENS: I32 = np.empty(0, dtype=np.int32)
@@ -191,10 +191,12 @@ def _edit_rows(works: Sequence[Work]) -> I32:
     parts: list[I32] = []
     for work in works:
         for edit in work.edits:
+            if edit.pool is Pool.DRAFT:
+                continue  # the drafter's
             rows = np.empty((len(edit.pages), 4), dtype=np.int32)
             rows[:, 0] = work.seq
             rows[:, 1] = edit.pool
             rows[:, 2] = np.arange(edit.first, edit.first + len(edit.pages), dtype=np.int32)
             rows[:, 3] = edit.pages
             parts.append(rows)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate([_NO_EDITS, *parts])

@@ -73,6 +73,10 @@ class Resolver:
                 self._move_on(work, work.start + num_computed, [sample.token for sample in stands])
         return tuple(standing), tuple(spans)
 
+    def draft_lens(self, works: Sequence[Work]) -> tuple[int, ...]:
+        """How much of each sequence the drafter has KV of, once the step is accepted."""
+        return self._drafter.kv_lens(works)
+
     def _move_on(self, work: Work, next_start: int, tokens: list[int]) -> None:
         self._drafter.extend(work.seq, tokens)
         tail = self._tails.get(work.seq)

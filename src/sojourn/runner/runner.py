@@ -90,4 +90,5 @@ class Runner:
             output = self._backend.step(batch)
             drawn, known = samples_of(works, output)
         samples, spans = resolver.accepted(works, drawn)
-        return StepResult(plan.step, samples, known, spans, num_rows, self._clock() - began_at)
+        draft_lens = resolver.draft_lens(works)
+        return StepResult(plan.step, samples, known, spans, num_rows, self._clock() - began_at, draft_lens)

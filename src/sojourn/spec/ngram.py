@@ -72,6 +72,9 @@ class NgramDrafter:
     def propose(self, asks: Sequence[DraftAsk]) -> Sequence[tuple[int, ...]]:
         return [self._propose(ask) for ask in asks]
 
+    def kv_lens(self, works: Sequence[Work]) -> tuple[int, ...]:
+        return ()
+
     def _propose(self, ask: DraftAsk) -> tuple[int, ...]:
         begun = self._begun.get(ask.seq)
         if begun is None or ask.num_max < 1:

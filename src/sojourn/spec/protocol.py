@@ -52,6 +52,10 @@ class Drafter(Protocol):
         """The sequence runs no more."""
         ...
 
+    def kv_lens(self, works: Sequence[Work]) -> tuple[int, ...]:
+        """Per work, the tokens that stand whose KV it keeps in `Pool.DRAFT`; () of a drafter that keeps none."""
+        ...
+
 
 class NoDrafter:
     """Never has a guess."""
@@ -72,3 +76,6 @@ class NoDrafter:
 
     def end(self, seq: SeqId) -> None:
         pass
+
+    def kv_lens(self, works: Sequence[Work]) -> tuple[int, ...]:
+        return ()
