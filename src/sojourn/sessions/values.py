@@ -55,10 +55,10 @@ class TurnParams:
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_new_tokens: int | None = None
-    logprobs_from: int | None = None
     stop_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     stop_matcher: StopMatcher | None = field(default=None, compare=False)
+    logprobs_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
