@@ -135,3 +135,24 @@ def test_turns_that_start_at_the_same_time_have_seeds_of_their_own(
     door.meanwhile.append(lambda: engine.room.start((1,), TurnOptions(), begin))
     engine.room.start((1,), TurnOptions(), begin)
     assert len(seeds) == len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("speculate", ["off", "ngram"])
+def test_overlap_and_guesses_change_how_a_turn_runs_and_nothing_that_it_says(
+    model: str, world: World, overlap: bool, speculate: str
+) -> None:
+    def run(options: EngineOptions) -> tuple[tuple[int, ...], int]:
+        engine = assemble(model, options, world, SilentProgress())
+        room = engine.room
+        turn = Session(room, None).turn(token_ids=[5, 6, 7, 8] * 8, max_tokens=60, temperature=0, ignore_eos=True)
+        output, drafted = turn.wait().output_ids, turn.usage.drafted_tokens
+        engine.door.close()
+        engine.backend.close()
+        return output, drafted
+
+    plain, none = run(replace(OPTIONS, overlap=False))
+    output, drafted = run(replace(OPTIONS, overlap=overlap, speculate=speculate))
+    assert output == plain
+    assert none == 0
+    assert (drafted > 0) == (speculate == "ngram")

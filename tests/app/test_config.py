@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.app.config import EngineOptions, cache_dir, physical_cores
+from sojourn.app.config import EngineOptions, cache_dir, overlaps, physical_cores
 from sojourn.core.errors import ClientError
 
 
@@ -26,6 +26,9 @@ from sojourn.core.errors import ClientError
         (EngineOptions(cache="lru"), "cache", "radix, none"),  # type: ignore[arg-type]
         (EngineOptions(strict_mem_check=3), "strict_mem_check", "from 0 to 2"),
         (EngineOptions(seed=-1), "seed", "from 0 to"),
+        (EngineOptions(drafts_max=0), "drafts_max", "from 1 to 64"),
+        (EngineOptions(speculate=""), "speculate", "at least 1"),
+        (EngineOptions(overlap="yes"), "overlap", "true or false"),  # type: ignore[arg-type]
     ],
 )
 def test_an_impossible_option_is_refused_with_its_name_and_bound(
@@ -38,6 +41,14 @@ def test_an_impossible_option_is_refused_with_its_name_and_bound(
 
 def test_the_defaults_are_lawful() -> None:
     EngineOptions().check()
+
+
+def test_steps_overlap_where_a_core_is_left_for_python_or_as_asked_for() -> None:
+    assert not overlaps(EngineOptions(threads=2), cores=2)
+    assert overlaps(EngineOptions(threads=1), cores=2)
+    assert overlaps(EngineOptions(threads=2, overlap=True), cores=2)
+    assert not overlaps(EngineOptions(threads=1, overlap=False), cores=2)
+    assert not overlaps(EngineOptions()), "a compute thread for every core leaves none"
 
 
 def test_the_cache_folder_follows_the_environment() -> None:

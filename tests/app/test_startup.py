@@ -34,6 +34,11 @@ def test_the_table_answers_the_questions_of_a_start() -> None:
     assert rows["KV"] == "f16, 20 bytes per token, 0 MiB for 16,384 tokens"
     assert rows["pages"] == "1,024 full, of 16 tokens"
     assert rows["sessions kept"] == "16 of 1,024 tokens, 4 of 4,096 tokens, 2 of 8,192 tokens"
+    assert rows["guesses ahead"] == "off"
+    guessing = EngineOptions(speculate="ngram", drafts_max=5, overlap=True)
+    rows_guessing = dict(decisions(SERVED, ONE_POOL, guessing, "none"))
+    assert rows_guessing["guesses ahead"] == "ngram, up to 5 tokens"
+    assert rows_guessing["threads"] == "2, planning beside the step"
     assert rows["keys"] == "none: this machine only"
     drawn = io.StringIO()
     Console(width=100, file=drawn).print(table(list(rows.items())))

@@ -5,15 +5,17 @@ options ─▶ model ─▶ size ─▶ fits? ─▶ back end ─▶ pages ─�
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.api.text.glue import Glue
-from sojourn.app.config import EngineOptions, physical_cores
+from sojourn.app.config import EngineOptions, compute_threads, overlaps
 from sojourn.app.door import Door
 from sojourn.app.memory import Demand, check_fits
 from sojourn.app.requests import EngineRoom
 from sojourn.app.sizing import EngineSize, choose_size, kv_bytes
+from sojourn.app.speculation import speculation
 from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.backends.native import NativeBackend
 from sojourn.backends.protocol import Backend
@@ -86,7 +88,7 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
     size = choose_size(model.info.name, config, options)
     demand = Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
     check_fits(demand, world.free_memory, size.pool_tokens, is_pool=options.pool_tokens is not None)
-    threads = options.threads or physical_cores()
+    threads = compute_threads(options)
     backend = NativeBackend(
         model.packed,
         page_size=options.page_size,
@@ -121,15 +123,19 @@ def build_parts(
     """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
     cache = SessionAwareCache(RadixCache(book) if options.cache == "radix" else NoneCache(book))
+    guessing = speculation(options)
     scheduler_config = SchedulerConfig(
         context_length=size.context,
         seqs_max=options.max_running,
-        step_tokens_max=options.chunk + options.max_running,
+        step_tokens_max=options.chunk + options.max_running * (1 + guessing.drafts_max),
         chunk_tokens_max=options.chunk,
     )
-    scheduler = Scheduler(cache, scheduler_config, clock)
+    scheduler = Scheduler(cache, scheduler_config, clock, guessing.policy)
     check = MemCheck(cache, StrictMemCheck(options.strict_mem_check), clock)
-    loop = EngineLoop(scheduler, Runner(backend, clock), cache, clock, mem_check=check)
+    has_overlap = overlaps(options)
+    steps = ThreadPoolExecutor(1, thread_name_prefix="sojourn-steps") if has_overlap else None
+    runner = Runner(backend, clock, drafter=guessing.drafter, executor=steps)
+    loop = EngineLoop(scheduler, runner, cache, clock, mem_check=check, depth=int(has_overlap))
     service_config = ServiceConfig(
         vocab_size=model.packed.config.vocab_size,
         context_length=size.context,

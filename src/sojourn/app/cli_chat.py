@@ -7,7 +7,7 @@ import typer
 
 from sojourn.api.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe, tell_about
-from sojourn.app.config import WeightsWidth
+from sojourn.app.config import NO_DRAFTS, WeightsWidth
 from sojourn.app.engine import Engine
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.backends.protocol import KvDtype
@@ -29,6 +29,14 @@ def chat(
     weights: Annotated[WeightsWidth | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
     kv_dtype: Annotated[KvDtype, typer.Option(help="Type of cached keys and values.")] = "f16",
     page_size: Annotated[int, typer.Option(help="Tokens per page of the cache, a power of two.")] = 16,
+    overlap: Annotated[
+        bool | None,
+        typer.Option("--overlap/--no-overlap", help="Plan a step while one runs; by default where a core is free."),
+    ] = None,
+    speculate: Annotated[
+        str, typer.Option("--speculate", "--spec", help="Who guesses ahead: off, ngram, or a smaller model.")
+    ] = NO_DRAFTS,
+    drafts_max: Annotated[int, typer.Option(help="Most tokens guessed ahead.")] = 8,
     json: Annotated[
         bool, typer.Option("--json", help="One message per line in, one JSON object per turn out.")
     ] = False,
@@ -47,6 +55,9 @@ def chat(
             page_size=page_size,
             max_running=1,
             seed=seed,
+            overlap=overlap,
+            speculate=speculate,
+            drafts_max=drafts_max,
             progress=progress,
         )
     with engine, engine.open_session(system=system) as session:

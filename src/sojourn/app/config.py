@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from sojourn.backends.protocol import KvDtype
-from sojourn.core.bounds import SEED_MAX, check_choice, check_range
+from sojourn.core.bounds import SEED_MAX, check_choice, check_flag, check_range, check_text
 from sojourn.core.errors import ClientError
 from sojourn.pages.sizing import PAGE_SIZE_MAX, is_page_size
 
 CONTEXT_DEFAULT = 8192  # tokens; less where the model's own context is shorter
 TOKENS_MAX = 2**31 - 1
 THREADS_MAX = 256
+DRAFTS_MAX = 64
+NO_DRAFTS, NGRAM = "off", "ngram"  # of `speculate`; anything else is a model
 WeightsWidth = Literal["4bit", "8bit", "f32"]
 CacheKind = Literal["radix", "none"]
 CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -37,6 +39,9 @@ class EngineOptions:
     cache: CacheKind = "radix"
     strict_mem_check: int = 1
     seed: int | None = None
+    overlap: bool | None = None
+    speculate: str = NO_DRAFTS
+    drafts_max: int = 8
 
     def check(self) -> None:
         """Raise ClientError on the first option that no model could satisfy; it names the option and the bound."""
@@ -48,6 +53,10 @@ class EngineOptions:
         check_range("chunk", self.chunk, 1, 65536)
         check_range("strict_mem_check", self.strict_mem_check, 0, 2)
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
+        check_range("drafts_max", self.drafts_max, 1, DRAFTS_MAX)
+        check_text("speculate", self.speculate)
+        if self.overlap is not None:
+            check_flag("overlap", self.overlap)
         if not is_page_size(self.page_size):
             raise ClientError(f"page_size must be a power of two, got {self.page_size}", param="page_size")
         check_choice("weights", self.weights, get_args(WeightsWidth), optional=True)
@@ -84,3 +93,15 @@ def physical_cores(allowed: frozenset[int] | None = None, topology: Path = CPU_T
         siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
         cores.add(siblings.read_text().strip() if siblings.exists() else str(cpu))
     return max(1, len(cores))
+
+
+def compute_threads(options: EngineOptions) -> int:
+    """As asked for, else one per physical core."""
+    return options.threads or physical_cores()
+
+
+def overlaps(options: EngineOptions, cores: int | None = None) -> bool:
+    """Whether steps are planned beside the one that runs: as asked for, else where the compute threads leave a core for it."""
+    if options.overlap is not None:
+        return options.overlap
+    return compute_threads(options) < (physical_cores() if cores is None else cores)

@@ -13,7 +13,7 @@ from typing import Self, Unpack
 
 from sojourn.api.options import TurnKeywords
 from sojourn.app.build import World, assemble
-from sojourn.app.config import CacheKind, EngineOptions, WeightsWidth, cache_dir
+from sojourn.app.config import NO_DRAFTS, CacheKind, EngineOptions, WeightsWidth, cache_dir
 from sojourn.app.memory import available_memory
 from sojourn.app.session import Session, start_alone
 from sojourn.app.turn import Turn
@@ -39,6 +39,10 @@ class Engine:
     chunk        most tokens of one prompt in one step: smaller lets running turns flow, larger is faster
     cache        "radix" shares what conversations have in common, "none" does not
     seed         of sampling; by default a fresh one
+    overlap      plan the next step while one runs; by default where the compute threads leave a core for it
+    speculate    "off", "ngram" (guesses what comes next from what the conversation has said before), or a smaller model of
+                 the same vocabulary that guesses, named as `model` is; every choice gives the same tokens
+    drafts_max   most tokens guessed ahead; how many are is measured, and none where it would not be faster
     strict_mem_check   when every page is counted from its owner's side too: 0 when the engine goes idle, 1 every few
                  seconds as well, 2 after every step
 
@@ -61,6 +65,9 @@ class Engine:
         cache: CacheKind = "radix",
         strict_mem_check: int = 1,
         seed: int | None = None,
+        overlap: bool | None = None,
+        speculate: str | Path = NO_DRAFTS,
+        drafts_max: int = 8,
         progress: Progress | None = None,
     ) -> None:
         options = EngineOptions(
@@ -75,6 +82,9 @@ class Engine:
             cache=cache,
             strict_mem_check=strict_mem_check,
             seed=seed,
+            overlap=overlap,
+            speculate=str(speculate),
+            drafts_max=drafts_max,
         )
         opened_at = time.localtime()  # what a template calls now stands still: a conversation is rendered many times
         world = World(

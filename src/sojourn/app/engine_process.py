@@ -25,7 +25,8 @@ from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
 from sojourn.app.sizing import kv_bytes
-from sojourn.app.startup import Served, decisions, table
+from sojourn.app.speculation import spoken
+from sojourn.app.startup import Served, decisions, spoken_overlap, table
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.core.errors import ClientError, ModelError
 from sojourn.core.step import Pool
@@ -83,7 +84,9 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     def listen(notice: Notice) -> None:
         desk.notice(notice)
 
-    thread: EngineThread[SessionService] = EngineThread(parts.service, listener=listen, name="sojourn-engine")
+    thread: EngineThread[SessionService] = EngineThread(
+        parts.service, listener=listen, told=outbox.ring, name="sojourn-engine"
+    )
     server = EngineServer(
         start.address,
         thread,
@@ -122,7 +125,8 @@ def describe(prepared: Prepared, options: EngineOptions) -> str:
     return (
         f"serving {prepared.model.info.name}: context {size.context:,}, pool {size.pool_tokens:,} tokens "
         f"(pages of {options.page_size}: {pools}), KV {options.kv_dtype} {kv_mib:,.0f} MiB, "
-        f"{options.max_running} turns at a time, chunks of {options.chunk}, {prepared.threads} threads"
+        f"{options.max_running} turns at a time, chunks of {options.chunk}, {prepared.threads} threads, "
+        f"{spoken_overlap(options)}, guesses ahead: {spoken(options)}"
     )
 
 

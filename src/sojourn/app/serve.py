@@ -13,7 +13,7 @@ import typer
 
 from sojourn.api.metrics_compat import MetricsCompat
 from sojourn.api.settings import FrontSettings
-from sojourn.app.config import EngineOptions, WeightsWidth
+from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
 from sojourn.app.supervisor import Part, Supervisor, listen
@@ -38,6 +38,14 @@ def serve(
     weights: Annotated[WeightsWidth | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
     kv_dtype: Annotated[KvDtype, typer.Option(help="Type of cached keys and values.")] = "f16",
     threads: Annotated[int | None, typer.Option(help="Compute threads; by default one per physical core.")] = None,
+    overlap: Annotated[
+        bool | None,
+        typer.Option("--overlap/--no-overlap", help="Plan a step while one runs; by default where a core is free."),
+    ] = None,
+    speculate: Annotated[
+        str, typer.Option("--speculate", "--spec", help="Who guesses ahead: off, ngram, or a smaller model.")
+    ] = NO_DRAFTS,
+    drafts_max: Annotated[int, typer.Option(help="Most tokens guessed ahead.")] = 8,
     strict_mem_check: Annotated[int, typer.Option(help="0: census when idle; 1: and every 5 s; 2: every step.")] = 1,
     api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
     sessions: Annotated[int, typer.Option(help="Sessions that may be open.")] = 4096,
@@ -67,6 +75,9 @@ def serve(
         max_running=max_running,
         chunk=chunk,
         strict_mem_check=strict_mem_check,
+        overlap=overlap,
+        speculate=speculate,
+        drafts_max=drafts_max,
     )
     options.check()
     check_range("port", port, 0, 65535)

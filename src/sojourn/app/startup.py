@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from sojourn.app.config import EngineOptions
+from sojourn.app.config import EngineOptions, overlaps
 from sojourn.app.sizing import EngineSize
+from sojourn.app.speculation import spoken
 from sojourn.core.step import Pool
 from sojourn.pages.sizing import NUM_RESERVED, request_need
 
@@ -43,9 +44,14 @@ def decisions(served: Served, size: EngineSize, options: EngineOptions, access: 
         ("pages", f"{pools}, of {options.page_size} tokens"),
         ("sessions kept", kept),
         ("at a time", f"{options.max_running} turns, {options.chunk} tokens of a prompt in a step"),
-        ("threads", str(served.threads)),
+        ("threads", f"{served.threads}, {spoken_overlap(options)}"),
+        ("guesses ahead", spoken(options)),
         ("keys", access),
     ]
+
+
+def spoken_overlap(options: EngineOptions) -> str:
+    return "planning beside the step" if overlaps(options) else "planning between steps"
 
 
 def conversations(size: EngineSize, length: int) -> int:

@@ -52,6 +52,7 @@ class Usage:
     """What a turn cost. `prompt_tokens` counts the whole history and the new tokens; `cached_tokens` of them were not
     computed again. `ttft_s` is from the call to the first token, in seconds; `tokens_per_s` counts from the first token
     on. Both are None where there was no token. `pages_held` is what the conversation keeps in the page pools.
+    `drafted_tokens` were guessed ahead, and `accepted_tokens` of them stood.
     """
 
     prompt_tokens: int
@@ -60,6 +61,8 @@ class Usage:
     ttft_s: float | None
     tokens_per_s: float | None
     pages_held: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,8 @@ class TurnState:
             ttft_s=None if used.first_token_at is None else used.first_token_at - used.queued_at,
             tokens_per_s=tokens_per_second(used.completion_tokens, used.first_token_at, used.finished_at),
             pages_held=ended.pages_held,
+            drafted_tokens=used.num_drafted,
+            accepted_tokens=used.num_accepted,
         )
         self.message = event.message
         if not is_undone:

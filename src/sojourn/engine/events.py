@@ -25,6 +25,8 @@ class Usage:
     finished_at: float
     num_retractions: int = 0
     cached_source: str = "none"  # "none", "prefix", or a decorator's own word
+    num_drafted: int = 0  # tokens guessed ahead and verified
+    num_accepted: int = 0  # of those, what stood in its step; the last ones may be past the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,4 +186,6 @@ class EngineLoop:
             first_token_at=request.times.first_token_at,
             finished_at=self._clock(),
             num_retractions=request.num_retractions,
+            num_drafted=0 if request.acceptance is None else request.acceptance.num_drafted,
+            num_accepted=0 if request.acceptance is None else request.acceptance.num_accepted,
         )
