@@ -45,7 +45,9 @@ class EngineHere:
         self.desk = EngineDesk(
             self.world.service, self.world.world.loop, self.world.slots, never, time.monotonic, outbox.put, limits
         )
-        self.thread: EngineThread[SessionService] = EngineThread(self.world.service, listener=self.desk.notice)
+        self.thread: EngineThread[SessionService] = EngineThread(
+            self.world.service, listener=self.desk.notice, told=outbox.ring
+        )
         self.server = EngineServer(
             address, self.thread, self.desk, outbox, engine_id=name, card=CARD, clock=time.monotonic
         )

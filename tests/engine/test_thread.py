@@ -250,3 +250,33 @@ def test_a_sink_that_fails_on_its_last_event_is_told_of_the_fault(
 
     thread.stream(command, sink).result(PATIENCE)
     assert isinstance(read(told)[1], EngineStoppedError)
+
+
+def test_whoever_passes_events_on_is_woken_once_for_all_that_came_of_a_step(world: World) -> None:
+    told: list[object] = []
+    rounds: list[int] = []
+    ended = Flag()
+
+    def pass_on() -> None:
+        rounds.append(len(told))
+        told.clear()
+
+    def sink(event: Event | EngineStoppedError) -> None:
+        told.append(event)
+        if isinstance(event, FinishedEvent):
+            ended.set()
+
+    def submit(loop: EngineLoop) -> RequestId:
+        request = world.request([1, 2, 3], 5)
+        loop.submit(request)
+        return request.request_id
+
+    thread = EngineThread(world.loop, told=pass_on)
+    for _ in range(3):
+        thread.stream(submit, sink)
+    thread.start()
+    assert ended.wait(PATIENCE)
+    thread.stop()
+    assert not told, "nothing is left behind"
+    assert rounds[0] == 0, "the answers of the three commands, in one round"
+    assert rounds[1:] == [3, 3, 3, 3, 6], "five tokens each, and with the last the end"

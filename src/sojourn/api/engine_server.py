@@ -28,7 +28,10 @@ logger = logging.getLogger("sojourn.engine")
 
 
 class Outbox:
-    """Messages for the front, put by the engine's thread, taken by the socket's. A byte through a pair wakes the taker."""
+    """Messages for the front, put by the engine's thread, taken by the socket's when that is woken by `ring`.
+
+    `put` does not ring: a step's messages are taken at once, and two threads do not fight for the interpreter over each.
+    """
 
     def __init__(self) -> None:
         self._messages: deque[wire.Event] = deque()
@@ -38,9 +41,9 @@ class Outbox:
 
     def put(self, message: wire.Event) -> None:
         self._messages.append(message)
-        self.ring()
 
     def ring(self) -> None:
+        """Wake the taker, with a byte through a pair of sockets."""
         try:
             self._waker.send(b"\0")
         except BlockingIOError:  # it is ringing already

@@ -67,12 +67,21 @@ def _ignore(notice: Notice) -> None:
     """Nobody listens."""
 
 
+def _no_hook() -> None:
+    """Nobody wants to know."""
+
+
 class EngineThread(Generic[C]):
     """Owns the crank from `start` on: nobody else may touch it."""
 
-    def __init__(self, crank: C, *, listener: Listener = _ignore, name: str = "engine") -> None:
+    def __init__(
+        self, crank: C, *, listener: Listener = _ignore, told: Callable[[], None] = _no_hook, name: str = "engine"
+    ) -> None:
+        """`told` is called on the thread whenever all that came of a step, or of the commands before it, has been told:
+        whoever passes it on to another thread need wake that one once only."""
         self._crank = crank
         self._listener = listener
+        self._told = told
         self._inbox: Inbox[_Command[C]] = Inbox()
         self._sinks: dict[RequestId, Sink] = {}
         self._closed: EngineStoppedError | None = None  # told to stop, by any thread
@@ -158,6 +167,13 @@ class EngineThread(Generic[C]):
         return EngineStoppedError(message, f"{message}\n{traceback.format_exc()}{pages}")
 
     def _obey(self, commands: list[_Command[C]]) -> None:
+        try:
+            self._run_commands(commands)
+        finally:
+            if commands:
+                self._told()
+
+    def _run_commands(self, commands: list[_Command[C]]) -> None:
         for index, command in enumerate(commands):
             if not command.answer.set_running_or_notify_cancel():
                 continue
@@ -187,3 +203,5 @@ class EngineThread(Generic[C]):
             sink(event)
             if isinstance(event, FinishedEvent):
                 del self._sinks[event.request_id]  # only now: one that fails on its last event is told of the fault
+        if events:
+            self._told()
