@@ -9,7 +9,7 @@ from tests.load.memory import MIB, Growth
 from tests.load.run import run
 from tests.support.server import serving
 
-SECONDS = 40.0
+SECONDS = 60.0
 TINY = ("--context", "512", "--pool-tokens", "4096", "--chunk", "64")
 SIZES = Sizes("tiny-llama", vocab=258, context=512, long_prompt=200)
 # A line through half a minute of samples swings by some MiB a minute when an allocator takes one more arena. What this
