@@ -137,6 +137,12 @@ MUTANTS = (
         "        return True\n",
     ),
     Mutant(
+        "a resume goes past what must be computed again",
+        "sessions/slots.py",
+        "point = self._resume_point(slot, len(request.reusable))",
+        "point = self._resume_point(slot, request.num_tokens)",
+    ),
+    Mutant(
         "admission grows before it knows that it can",
         "sessions/slots.py",
         "                return False\n            while not self._inner.could_admit",

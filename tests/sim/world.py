@@ -104,6 +104,8 @@ class World:
         tokens = np.zeros(self.config.context + 64, dtype=np.int32)
         tokens[: len(prompt)] = prompt
         cached = CacheRequest(RequestId(f"r{self.count}"), key, len(prompt), tokens, len(prompt))
+        if self.count % 5 == 0:  # it must compute its prompt from here on, as for log-probabilities of it
+            cached.prefix_max = max(len(history) - 1, self.count * 7 % len(prompt))
         run = Run(cached, session.name if session else None, len(history))
         if not self._admit(run):
             return None
@@ -122,8 +124,11 @@ class World:
     def _admit(self, run: Run) -> bool:
         """Admission is what match_prefix said, or changes nothing that anyone could see."""
         cached = run.cached
-        match = self.cache.match_prefix(cached.key, cached.known)
+        match = self.cache.match_prefix(cached.key, cached.reusable)
         assert match.prefix_len <= cached.num_tokens - 1
+        if cached.prefix_max is not None:
+            assert match.prefix_len <= cached.prefix_max
+            self.marks["capped"] += match.prefix_len < self.cache.match_prefix(cached.key, cached.known).prefix_len
         length = min(cached.num_tokens, match.prefix_len + self.config.chunk)
         if not self.rows:
             return False
