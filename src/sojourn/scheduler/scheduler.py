@@ -363,7 +363,8 @@ class Scheduler:
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._start(self._waiting.pop(), match.source)
             budget.take(chunk)
-            works.append(self._launch(flight, _Share(request, chunk), BegunSequence(cached.key.lineage, cached.known)))
+            begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
+            works.append(self._launch(flight, _Share(request, chunk), begins))
 
     def _start(self, request: Request, cached_source: str) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
@@ -400,6 +401,8 @@ class Scheduler:
             else:
                 self._cache.commit(request.cached, launched.end)
                 request.score(launched.end)
+            if result.draft_lens:
+                self._cache.commit_draft(request.cached, result.draft_lens[index])
             if samples:
                 progress.append(self._accept(request, samples, known))
             elif request.only_computes and launched.end == request.cached.num_tokens:
