@@ -23,7 +23,8 @@ def test_the_oldest_is_served_first_and_a_retracted_one_returns_to_its_place() -
     queue.push(third)
     queue.push(first)
     assert list(queue) == [first, second, third]
-    assert queue.pop() is first
+    assert queue.first(2) == [first, second]
+    queue.remove(first)
     queue.push(first)
     assert queue.head() is first
     queue.remove(second)
@@ -34,8 +35,7 @@ def test_the_oldest_is_served_first_and_a_retracted_one_returns_to_its_place() -
 def test_an_empty_queue_has_no_head() -> None:
     queue = WaitingQueue()
     assert queue.head() is None
-    with pytest.raises(CorruptionError):
-        queue.pop()
+    assert queue.first(3) == []
 
 
 def test_only_waiting_requests_wait() -> None:

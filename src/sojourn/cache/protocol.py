@@ -42,9 +42,13 @@ class Terms:
     yields: bool = False
 
     def added(self, pages: tuple[int, ...], layout: PoolLayout) -> tuple[int, ...]:
-        """`pages` of each pool, and what must be there besides. A window is bounded, whoever runs in it."""
+        """`pages` of each pool, and what must be there besides. A window is bounded, whoever runs in it.
+
+        Whole pages only: who runs alone and fits an empty pool is never asked for more than that.
+        """
         full, *windows = pages
-        return (full + self.others + layout.pages_for(self.spare), *(window + self.others for window in windows))
+        spare = self.spare // layout.page_size
+        return (full + self.others + spare, *(window + self.others for window in windows))
 
 
 ALONE = Terms()

@@ -8,7 +8,7 @@ from sojourn.scheduler.request import Request, RequestState
 
 
 class WaitingQueue:
-    """First come, first served, by `arrival`. Kept latest first, so the head is popped and pushed back cheaply."""
+    """First come, first served, by `arrival`. Kept latest first, so the head comes and goes cheaply."""
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
@@ -26,9 +26,9 @@ class WaitingQueue:
     def head(self) -> Request | None:
         return self._requests[-1] if self._requests else None
 
-    def pop(self) -> Request:
-        law(bool(self._requests), "the waiting queue is empty")
-        return self._requests.pop()
+    def first(self, count: int) -> list[Request]:
+        """The oldest, oldest first."""
+        return self._requests[: -count - 1 : -1]
 
     def remove(self, request: Request) -> None:
         self._requests.remove(request)

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from sojourn.cache.protocol import CacheKey, CacheRequest
+from sojourn.cache.protocol import CacheKey, CacheRequest, Terms
 from sojourn.core.errors import law
-from sojourn.core.ids import RequestId, SeqId
+from sojourn.core.ids import RequestId, SeqId, StepId
 from sojourn.core.step import KnownRows, SamplingParams, TokenArray
 from sojourn.scheduler.drafting import Acceptance
 
@@ -61,6 +61,18 @@ class RequestTimes:
     first_token_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Pages were short for it, up to `length` on these terms, at step `tried_at`; since step `since` again and again."""
+
+    since: StepId
+    tried_at: StepId
+    retry_at: StepId
+    round: int  # of admission; in a later one it may be tried at once
+    length: int
+    terms: Terms
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """Made by `make_request`. `num_tokens` and the buffer live in `cached`, once; the rest is the scheduler's own.
@@ -84,6 +96,8 @@ class Request:
     runs: int = 0
     outputs_at_admission: int = 0
     num_retractions: int = 0
+    refusal: Refusal | None = None  # the last one since it began to wait
+    overtaken: int = 0  # admissions of younger ones while it waited
     cached_tokens: int = 0  # prefix found at the first admission
     cached_source: str = "none"  # where it was found, in the cache's words
     is_published: bool = False

@@ -21,14 +21,13 @@ from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId, SeqId, StepId
 from sojourn.core.step import BegunSequence, Sample, Span, StepPlan, StepResult, Work
+from sojourn.scheduler.admission import Admission, Blocked
 from sojourn.scheduler.budget import TokenBudget
 from sojourn.scheduler.drafting import Acceptance, DraftPolicy
 from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Request, RequestState
 from sojourn.scheduler.retract import ForcedRetraction, youngest
 from sojourn.scheduler.stop import FinishReason, Stop, stop_at
-
-_ADMISSION_RETRY_STEPS = 8  # a head that does not fit costs a match each time it is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,7 @@ class Scheduler:
         self._policy = policy  # None: nobody guesses
         self._requests: dict[RequestId, Request] = {}
         self._waiting = WaitingQueue()
+        self._admission = Admission(self._waiting)
         self._running: list[Request] = []  # oldest arrival first
         self._flights: deque[_Flight] = deque()
         self._free_seqs = [SeqId(seq) for seq in reversed(range(config.seqs_max))]
@@ -128,7 +128,6 @@ class Scheduler:
         self._drafted = 0
         self._accepted = 0
         self._left_seqs: list[SeqId] = []  # since the last step that ran
-        self._admits_from = StepId(0)  # the head did not fit, and until this step or an end it is not asked again
 
     @property
     def config(self) -> SchedulerConfig:
@@ -149,6 +148,10 @@ class Scheduler:
     def planned(self) -> Sequence[Launched]:
         """The works of the step planned last, while it is in flight. For the audit."""
         return self._flights[-1].launched if self._flights else ()
+
+    def blocked(self) -> Blocked | None:
+        """The first of those who wait, if there is a place for it and it was refused for want of pages. For the audit."""
+        return self._admission.blocked() if self._free_seqs else None
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._requests.get(request_id)
@@ -219,14 +222,14 @@ class Scheduler:
             self._retract(victim)
         budget = TokenBudget(self._config.step_tokens_max, self._config.chunk_tokens_max)
         flight, works = _Flight(step), []
-        for share in self._shares(budget):
+        for share in self._shares(step, budget):
             if share.request.state is not RequestState.RUNNING:
                 continue  # retracted in this very pass, for an older one
             if self._has_room(share):
                 works.append(self._launch(flight, share))
             else:
                 is_short = True
-        if not is_short and (step >= self._admits_from or not self._running):
+        if not is_short:
             self._admit_waiting(budget, flight, works)
         if not works:
             return StepPlan(step, ())
@@ -234,7 +237,7 @@ class Scheduler:
         ends, self._left_seqs = tuple(self._left_seqs), []
         return StepPlan(step, tuple(works), ends)
 
-    def _shares(self, budget: TokenBudget) -> list[_Share]:
+    def _shares(self, step: StepId, budget: TokenBudget) -> list[_Share]:
         """What each running request may run, oldest first: decodes are served before chunks of prompts, then drafts."""
         shares: list[_Share] = []
         prompts: list[_Share] = []
@@ -249,10 +252,11 @@ class Scheduler:
             else:
                 continue  # its last token is in flight
             shares.append(share)
-        for share in prompts:
-            share.tokens = budget.chunk(share.tokens)
-            if share.tokens > 0:
-                budget.take(share.tokens)
+        if prompts:
+            keeps_door = bool(self._free_seqs) and self._admission.is_due(step)
+            chunks = budget.share_out([share.tokens for share in prompts], keeps_door=keeps_door)
+            for share, tokens in zip(prompts, chunks, strict=True):
+                share.tokens = tokens
         if self._policy is not None:
             self._add_drafts(self._policy, shares, budget, are_prompts_waiting=bool(prompts) or len(self._waiting) > 0)
         return [share for share in shares if share.tokens > 0] if prompts else shares
@@ -348,20 +352,28 @@ class Scheduler:
         )
 
     def _admit_waiting(self, budget: TokenBudget, flight: _Flight, works: list[Work]) -> None:
-        """Admit from the head of the queue while there are places, tokens and pages. The head never is overtaken."""
-        while self._free_seqs and (request := self._waiting.head()) is not None:
+        """Admit in order of arrival while there are places, tokens and pages; who may pass whom is the line's to say."""
+        for request in self._admission.open(flight.step):
+            if not self._free_seqs:
+                return
             cached = request.cached
             match = self._cache.match_prefix(cached.key, cached.reusable)
             prefix_len = match.prefix_len
             chunk = budget.chunk(cached.num_tokens - prefix_len)
             if chunk == 0:
                 return
-            if not self._cache.admit(cached, prefix_len + chunk):
+            length = prefix_len + chunk
+            if not self._admission.may_pass(is_short=length == cached.num_tokens):
+                continue
+            terms = self._admission.terms(request, length, self._running, flight.step)
+            if not self._cache.admit(cached, length, terms):
                 law(bool(self._running or self._flights), "%s fits an empty pool and is refused", request.request_id)
-                self._admits_from = StepId(flight.step + (1 if self._flights else _ADMISSION_RETRY_STEPS))
-                return
+                is_fenced = bool(self._flights) and self._cache.covers(cached, length, terms)
+                self._admission.refused(request, length, terms, flight.step, waits_for_fence=is_fenced)
+                continue
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
-            self._start(self._waiting.pop(), match.source)
+            self._admission.admitted(request)
+            self._start(request, match.source)
             budget.take(chunk)
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
             works.append(self._launch(flight, _Share(request, chunk), begins))
@@ -379,7 +391,6 @@ class Scheduler:
             request.cached_source = cached_source
         insort(self._running, request, key=lambda running: running.arrival)
         self._admissions += 1
-        self._admits_from = StepId(0)
 
     def settle(self, result: StepResult) -> list[Progress]:
         """Take the result of the oldest planned step: commit, append, stop. One `Progress` per request that has
@@ -466,7 +477,7 @@ class Scheduler:
         release_kv_cache(self._cache, request.cached, outcome)
         request.state = RequestState.FINISHED
         del self._requests[request.request_id]
-        self._admits_from = StepId(0)
+        self._admission.reopen()
 
     def _retract(self, request: Request) -> None:
         """RUNNING to WAITING: its pages become obtainable, its tokens stay."""
@@ -479,7 +490,7 @@ class Scheduler:
         request.is_published = False
         self._waiting.push(request)
         self._retractions += 1
-        self._admits_from = StepId(0)
+        self._admission.reopen()
 
     def _leave(self, request: Request) -> None:
         """Give up the batch place. A step in flight may still read its row: rows are edited in step order."""

@@ -1,0 +1,99 @@
+"""Whom of those who wait to try next, and on what terms: first come first served, but for who has little to compute.
+
+    waiting, oldest first    [ A: refused ] [ B: long ] [ C: short ] [ D ]
+                                                          └─ is tried although A waits; A and B are then overtaken once
+
+A request that can be through its prompt in the step being planned may pass those that pages are short for. Nobody is
+overtaken more than `OVERTAKEN_MAX` times: then all behind it wait, those that run end, and with nothing running it may have
+the whole pool. A request that is refused yields for a while to what is kept for others, and then no longer. So neither
+waits for ever. Knows no pages; the cache says who fits.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sojourn.cache.protocol import Terms
+from sojourn.core.ids import StepId
+from sojourn.scheduler.queue import WaitingQueue
+from sojourn.scheduler.request import Refusal, Request, RequestState
+
+OVERTAKEN_MAX = 8
+SEEN_MAX = 16  # of those that wait, the oldest: each that is tried costs a match
+RETRY_STEPS = 8  # between two tries when nothing has ended
+PATIENCE_STEPS = 128  # that it yields, from its first refusal on
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The head of the line: there is a place for it, and pages are short. For the audit."""
+
+    request: Request
+    refusal: Refusal
+
+
+class Admission:
+    """Owns the order among those who wait. The scheduler calls `open` once per step and tells what became of each."""
+
+    def __init__(self, waiting: WaitingQueue) -> None:
+        self._waiting = waiting
+        self._passed: list[Request] = []  # older ones that stay, in the pass going on
+        self._round = 0
+
+    def reopen(self) -> None:
+        """Something ended or gave way: whoever was refused may fit now."""
+        self._round += 1
+
+    def is_due(self, step: StepId) -> bool:
+        """Whether anybody would be tried in this step."""
+        return any(self._may_try(request, step) for request in self._first())
+
+    def open(self, step: StepId) -> Iterator[Request]:
+        """Those to be tried in this step, oldest first. Each is then admitted, refused or left."""
+        self._passed = []
+        for request in self._first():
+            if any(passed.overtaken >= OVERTAKEN_MAX for passed in self._passed):
+                return
+            if self._may_try(request, step):
+                yield request
+            if request.state is RequestState.WAITING:
+                self._passed.append(request)
+
+    def may_pass(self, *, is_short: bool) -> bool:
+        """Whether the one being tried may have its turn although older ones wait."""
+        return is_short or not self._passed
+
+    def terms(self, request: Request, length: int, running: Iterable[Request], step: StepId) -> Terms:
+        """For an admission up to `length` tokens: leave places for all that is known already, and yield for a while."""
+        others, spare = 0, request.cached.num_tokens - length
+        for other in running:
+            others += 1
+            spare += max(0, other.cached.num_tokens - other.num_launched)
+        refusal = request.refusal
+        is_patient = refusal is None or step - refusal.since < PATIENCE_STEPS
+        yields = is_patient and request.num_retractions == 0 and request.overtaken < OVERTAKEN_MAX
+        return Terms(spare, others, yields and others > 0)
+
+    def refused(self, request: Request, length: int, terms: Terms, step: StepId, *, waits_for_fence: bool) -> None:
+        """Pages are short for it. What waits behind the fence only may be free when the next step is planned."""
+        since = step if request.refusal is None else request.refusal.since
+        retry_at = step if waits_for_fence else StepId(step + RETRY_STEPS)
+        request.refusal = Refusal(since, step, retry_at, self._round, length, terms)
+
+    def admitted(self, request: Request) -> None:
+        """It leaves the line, past those before it that stay."""
+        for passed in self._passed:
+            passed.overtaken += 1
+        self._waiting.remove(request)
+        request.refusal = None
+        self.reopen()
+
+    def blocked(self) -> Blocked | None:
+        head = self._waiting.head()
+        return None if head is None or head.refusal is None else Blocked(head, head.refusal)
+
+    def _first(self) -> list[Request]:
+        return self._waiting.first(SEEN_MAX)
+
+    def _may_try(self, request: Request, step: StepId) -> bool:
+        refusal = request.refusal
+        return refusal is None or refusal.round != self._round or step >= refusal.retry_at
