@@ -7,6 +7,7 @@ import typer
 
 from sojourn.api.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe, tell_about
+from sojourn.app.cli_options import DraftsMaxOption, OverlapOption, SpeculateOption
 from sojourn.app.config import NO_DRAFTS, WeightsWidth
 from sojourn.app.engine import Engine
 from sojourn.app.terminal import plain_console, show_progress
@@ -29,14 +30,9 @@ def chat(
     weights: Annotated[WeightsWidth | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
     kv_dtype: Annotated[KvDtype, typer.Option(help="Type of cached keys and values.")] = "f16",
     page_size: Annotated[int, typer.Option(help="Tokens per page of the cache, a power of two.")] = 16,
-    overlap: Annotated[
-        bool | None,
-        typer.Option("--overlap/--no-overlap", help="Plan a step while one runs; by default where a core is free."),
-    ] = None,
-    speculate: Annotated[
-        str, typer.Option("--speculate", "--spec", help="Who guesses ahead: off, ngram, or a smaller model.")
-    ] = NO_DRAFTS,
-    drafts_max: Annotated[int, typer.Option(help="Most tokens guessed ahead.")] = 8,
+    overlap: OverlapOption = None,
+    speculate: SpeculateOption = NO_DRAFTS,
+    drafts_max: DraftsMaxOption = 8,
     json: Annotated[
         bool, typer.Option("--json", help="One message per line in, one JSON object per turn out.")
     ] = False,

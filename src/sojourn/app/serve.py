@@ -11,8 +11,17 @@ from typing import Annotated
 
 import typer
 
-from sojourn.api.metrics_compat import MetricsCompat
 from sojourn.api.settings import FrontSettings
+from sojourn.app.cli_options import (
+    DraftsMaxOption,
+    EnableStreamingOption,
+    HostOption,
+    MetricsCompatOption,
+    OverlapOption,
+    ReportDirOption,
+    SessionTimeoutOption,
+    SpeculateOption,
+)
 from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
@@ -26,9 +35,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def serve(
     model: Annotated[str, typer.Option(help="Catalogue name, GGUF file, model folder or hub id.")] = "smollm2",
-    host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine only with --api-key-file.")] = (
-        "127.0.0.1"
-    ),
+    host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any free one, which is printed.")] = 8000,
     context: Annotated[int | None, typer.Option(help="Tokens of one conversation; by default up to 8192.")] = None,
     pool_tokens: Annotated[int, typer.Option(help="Tokens of KV that all share.")] = 32768,
@@ -38,31 +45,18 @@ def serve(
     weights: Annotated[WeightsWidth | None, typer.Option(help="Width of weights; by default the file's own.")] = None,
     kv_dtype: Annotated[KvDtype, typer.Option(help="Type of cached keys and values.")] = "f16",
     threads: Annotated[int | None, typer.Option(help="Compute threads; by default one per physical core.")] = None,
-    overlap: Annotated[
-        bool | None,
-        typer.Option("--overlap/--no-overlap", help="Plan a step while one runs; by default where a core is free."),
-    ] = None,
-    speculate: Annotated[
-        str, typer.Option("--speculate", "--spec", help="Who guesses ahead: off, ngram, or a smaller model.")
-    ] = NO_DRAFTS,
-    drafts_max: Annotated[int, typer.Option(help="Most tokens guessed ahead.")] = 8,
+    overlap: OverlapOption = None,
+    speculate: SpeculateOption = NO_DRAFTS,
+    drafts_max: DraftsMaxOption = 8,
     strict_mem_check: Annotated[int, typer.Option(help="0: census when idle; 1: and every 5 s; 2: every step.")] = 1,
     api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
     sessions: Annotated[int, typer.Option(help="Sessions that may be open.")] = 4096,
-    session_timeout: Annotated[
-        float | None, typer.Option(help="Seconds of idleness after which a session is closed.")
-    ] = None,
-    enable_streaming_session: Annotated[  # an option of the dialect; ours are always on
-        bool, typer.Option("--enable-streaming-session", help="Accepted; streaming sessions are always on.")
-    ] = True,
+    session_timeout: SessionTimeoutOption = None,
+    enable_streaming_session: EnableStreamingOption = True,
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
-    report_dir: Annotated[
-        Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")
-    ] = None,
+    report_dir: ReportDirOption = None,
     log_format: Annotated[LogFormat, typer.Option(help="json: one object per line, each field by its name.")] = "text",
-    metrics_compat: Annotated[
-        MetricsCompat | None, typer.Option(help="Metrics by another server's names, too.")
-    ] = None,
+    metrics_compat: MetricsCompatOption = None,
 ) -> int:
     """Serve a model over HTTP. SIGTERM drains; a second one ends at once."""
     options = EngineOptions(
@@ -80,13 +74,11 @@ def serve(
         drafts_max=drafts_max,
     )
     options.check()
-    check_range("port", port, 0, 65535)
     check_range("sessions", sessions, 1, 1_000_000)
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     if session_timeout is not None:
         check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
-    if host not in LOOPBACK and api_key_file is None:
-        raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
+    check_address(host, port, has_keys=api_key_file is not None)
     if report_dir is not None:
         check_report_dir(report_dir)
     settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=metrics_compat)
@@ -104,6 +96,13 @@ def serve(
         access=f"from {key_file}" if key_file else "none: this machine only",
     )
     return run_both(host, port, front, engine)
+
+
+def check_address(host: str, port: int, *, has_keys: bool) -> None:
+    """Raise ClientError for a port that is none, and for listening beyond this machine without keys."""
+    check_range("port", port, 0, 65535)
+    if host not in LOOPBACK and not has_keys:
+        raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
 
 
 def check_report_dir(directory: Path) -> None:

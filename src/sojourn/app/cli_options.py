@@ -1,0 +1,26 @@
+"""Options of the command line that several commands take, or that are long to say."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.api.metrics_compat import MetricsCompat
+
+OverlapOption = Annotated[
+    bool | None,
+    typer.Option("--overlap/--no-overlap", help="Plan a step while one runs; by default where a core is free."),
+]
+SpeculateOption = Annotated[
+    str, typer.Option("--speculate", "--spec", help="Who guesses ahead: off, ngram, or a smaller model.")
+]
+DraftsMaxOption = Annotated[int, typer.Option(help="Most tokens guessed ahead.")]
+HostOption = Annotated[str, typer.Option(help="Address to listen on; beyond this machine only with --api-key-file.")]
+SessionTimeoutOption = Annotated[
+    float | None, typer.Option(help="Seconds of idleness after which a session is closed.")
+]
+ReportDirOption = Annotated[Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")]
+MetricsCompatOption = Annotated[MetricsCompat | None, typer.Option(help="Metrics by another server's names, too.")]
+EnableStreamingOption = Annotated[  # an option of the dialect; ours are always on
+    bool, typer.Option("--enable-streaming-session", help="Accepted; streaming sessions are always on.")
+]
