@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,9 @@ class Server:
     """A running `sojourn serve`. `log` is its stderr so far."""
 
     def __init__(self, arguments: Sequence[str], cache: Path, command: Sequence[str] = COMMAND) -> None:
-        environment = {**os.environ, "SOJOURN_CACHE": str(cache), "COLUMNS": "200"}
+        self._data = tempfile.TemporaryDirectory(prefix="sojourn-data-")  # sessions of its own, unless told otherwise
+        own = {"SOJOURN_CACHE": str(cache), "SOJOURN_DATA": self._data.name, "COLUMNS": "200"}
+        environment = {**os.environ, **own}
         self.process = subprocess.Popen(
             [*command, "serve", "--port", "0", *arguments],
             cwd=ROOT,
@@ -101,6 +104,7 @@ class Server:
         for pipe in (self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()
+        self._data.cleanup()
 
 
 def write_tiny_gguf(folder: Path, *, context: int = 8192, architecture: str = "llama") -> Path:

@@ -35,7 +35,7 @@ def ended(metrics: Metrics, asker: Asker, command: wire.Start, end: wire.Ended) 
     """The engine told the end of a request."""
     metrics.ended(end, is_session=command.session_id is not None)
     if end.reason == "abort":
-        metrics.aborted("client")
+        metrics.aborted("store" if end.is_unstored else "client")
     _log(turn_fields(asker, command, end))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from sojourn.api import wire
+from sojourn.api import copies, wire
 from sojourn.api.errors import LimitError
 from sojourn.cache.protocol import CacheStatistics
 from sojourn.core.clock import Clock
@@ -18,7 +18,7 @@ from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice, To
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
 from sojourn.scheduler.request import StopMatcher
-from sojourn.sessions.service import SessionClosed, SessionService, TurnParams
+from sojourn.sessions.service import SessionClosed, SessionService, TurnParams, UnstoredEvent
 from sojourn.sessions.slots import SlotStatistics
 
 SALT_MARK = "\x1f"  # occurs in no tenant's name and in no id
@@ -76,7 +76,8 @@ class EngineDesk:
         self._stop_matcher = stop_matcher
         self._clock = clock
         self._send = send
-        self._sessions: dict[str, tuple[str, str]] = {}  # open ones by the service's name: namespace and id
+        # open ones by the service's name: namespace and id
+        self._sessions = {name: parts_of(name) for name in service.session_ids()}
         self._running: dict[int, _Running] = {}
 
     # -- requests
@@ -140,6 +141,7 @@ class EngineDesk:
                 event.stop_match,
                 _miss(running, event),
                 self._pages_held(running.name),
+                isinstance(event, UnstoredEvent),
             )
         )
 
@@ -190,6 +192,11 @@ class EngineDesk:
                 return wire.SessionList([self._info(name) for name in names])
             case wire.ReadTranscript():
                 return self._transcript(self._reach(command.session_id, command.namespace))
+            case wire.CopySession():
+                stored = self._service.copy(self._reach(command.session_id, command.namespace))
+                return copies.told(stored, stored.namespace.removeprefix(command.namespace).removeprefix(SALT_MARK))
+            case wire.TakeIn():
+                return self._take_in(command)
             case wire.Rewind() | wire.Fork():
                 return self._branch(command)
             case wire.End():
@@ -283,6 +290,7 @@ class EngineDesk:
             summary.num_turns,
             summary.idle_timeout_s,
             [wire.HeldPages(pool.name.lower(), own, leased) for pool, (own, leased) in pages.items()],
+            copies.killed(summary.killed),
         )
 
     def _transcript(self, name: str) -> wire.Transcript:
@@ -292,6 +300,14 @@ class EngineDesk:
             view.token_ids.tolist(),
             [wire.TurnOfTranscript(t.start, t.output_start, t.end, t.reason, t.note) for t in view.turns],
         )
+
+    def _take_in(self, command: wire.TakeIn) -> wire.SessionInfo:
+        name = self._new_name(command.session_id, command.namespace)
+        salt = command.copy.cache_salt
+        namespace = f"{command.namespace}{SALT_MARK}{salt}" if salt else command.namespace
+        self._service.take_in(copies.heard(command.copy, name, namespace))
+        self._sessions[name] = command.namespace, command.session_id
+        return self._info(name)
 
     def _branch(self, command: wire.Rewind | wire.Fork) -> wire.SessionInfo:
         name = self._reach(command.session_id, command.namespace)
@@ -352,6 +368,12 @@ class EngineDesk:
 def name_of(session_id: str, namespace: str) -> str:
     """What the service calls a session: ids are a tenant's own, and the service knows no tenants."""
     return f"{namespace}{SALT_MARK}{session_id}" if namespace else session_id
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """Namespace and id of a session that the service calls so: the inverse of `name_of`."""
+    namespace, mark, session_id = name.partition(SALT_MARK)
+    return (namespace, session_id) if mark else ("", name)
 
 
 def _miss(running: _Running, event: FinishedEvent) -> str | None:

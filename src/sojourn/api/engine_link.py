@@ -33,6 +33,10 @@ class OverloadedError(SojournError):
     """The engine has no room now for what was asked."""
 
 
+class StoreDownError(SojournError):
+    """What was asked could not be made durable, and is undone."""
+
+
 class Feed:
     """What one request has brought since it was last read."""
 
@@ -54,6 +58,8 @@ class Feed:
             self.cached_tokens = event.cached_tokens
         elif isinstance(event, wire.Ended):
             self.end = event
+            if event.is_unstored:
+                self._error = StoreDownError(event.message)
         else:
             self._error = event
         self._changed.set()
@@ -234,6 +240,8 @@ class EngineLink:
 
 def _refusal(event: wire.Refusal) -> SojournError:
     kinds: dict[int, type[ClientError]] = {404: NotFoundError, 409: ConflictError}
+    if event.code == wire.STORE_DOWN:
+        return StoreDownError(event.message)
     if event.status >= 500:
         return OverloadedError(event.message)
     refusal = kinds.get(event.status, ClientError)(event.message, param=event.param, code=event.code)

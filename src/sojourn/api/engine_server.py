@@ -22,6 +22,7 @@ from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, SojournError
 from sojourn.engine.thread import EngineStoppedError, EngineThread
 from sojourn.sessions.service import SessionService
+from sojourn.sessions.store import StoreError
 
 HEARTBEAT_S = 0.5
 logger = logging.getLogger("sojourn.engine")
@@ -168,6 +169,8 @@ class EngineServer:
             return
         if isinstance(error, ClientError):
             self._outbox.put(wire.Refusal(call, error.status, str(error), error.param, error.code))
+        elif isinstance(error, StoreError):
+            self._outbox.put(wire.Refusal(call, 503, str(error), None, wire.STORE_DOWN))
         elif isinstance(error, SojournError):
             self._outbox.put(wire.Refusal(call, 503, str(error), None, "capacity"))
 

@@ -6,7 +6,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sojourn.api.engine_link import EngineDownError, OverloadedError
+from sojourn.api import wire
+from sojourn.api.engine_link import EngineDownError, OverloadedError, StoreDownError
 from sojourn.core.errors import ClientError, ConflictError, SojournError
 
 
@@ -71,8 +72,13 @@ def fault_of(error: SojournError, retry_after_s: int = 1) -> Fault:
         if error.status == 401:
             headers["www-authenticate"] = "Bearer"
         return Fault(error.status, str(error), type_of(error.status), error.param, error.code, headers)
-    if isinstance(error, EngineDownError | OverloadedError | DrainingError):
-        code = {EngineDownError: "engine_unavailable", OverloadedError: "overloaded", DrainingError: "draining"}
+    if isinstance(error, EngineDownError | OverloadedError | DrainingError | StoreDownError):
+        code = {
+            EngineDownError: "engine_unavailable",
+            OverloadedError: "overloaded",
+            DrainingError: "draining",
+            StoreDownError: wire.STORE_DOWN,
+        }
         retry = {"retry-after": str(retry_after_s)}
         return Fault(503, str(error), "server_error", None, code[type(error)], retry)
     return Fault(500, str(error), "server_error")

@@ -16,6 +16,7 @@ from sojourn.engine.events import Usage
 from sojourn.engine.meter import StepStatistics
 
 R = TypeVar("R")
+STORE_DOWN = "store_unavailable"  # the code of a refusal: what was asked could not be made durable
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -60,6 +61,44 @@ class ListSessions(Message, frozen=True):
 class ReadTranscript(Message, frozen=True):
     session_id: str
     namespace: str
+
+
+class CopySession(Message, frozen=True):
+    """All that is kept of a session, between two turns."""
+
+    session_id: str
+    namespace: str
+
+
+class KeptTurn(Body, frozen=True):
+    """As `TurnOfTranscript`, with the number that is never given twice."""
+
+    turn: int
+    start: int
+    output_start: int
+    end: int
+    reason: str
+    note: bytes
+
+
+class SessionCopy(Body, frozen=True):
+    """`token_ids`: 32 bits each, little endian. `cache_salt`: the one of its first turn."""
+
+    token_ids: bytes
+    turns: list[KeptTurn]
+    epoch: int
+    next_turn: int
+    has_begun: bool
+    idle_timeout_s: float | None
+    cache_salt: str
+
+
+class TakeIn(Message, frozen=True):
+    """Open a session that was kept elsewhere."""
+
+    session_id: str
+    namespace: str
+    copy: SessionCopy
 
 
 class Rewind(Message, frozen=True):
@@ -136,6 +175,8 @@ Command = (
     | ShowSession
     | ListSessions
     | ReadTranscript
+    | CopySession
+    | TakeIn
     | Rewind
     | Fork
     | Start
@@ -179,6 +220,14 @@ class HeldPages(Body, frozen=True):
     leased: int
 
 
+class Killed(Body, frozen=True):
+    """A turn that the end of an engine cut off, with the tokens it had said."""
+
+    num_prompt: int
+    token_ids: list[int]
+    note: bytes
+
+
 class SessionInfo(Body, frozen=True):
     session_id: str
     namespace: str
@@ -187,6 +236,7 @@ class SessionInfo(Body, frozen=True):
     num_turns: int
     idle_timeout_s: float | None
     pages: list[HeldPages]
+    killed: Killed | None = None
 
 
 class SessionList(Body, frozen=True):
@@ -252,6 +302,7 @@ class ModelCard(Body, frozen=True):
     max_running: int
     pool_names: list[str]
     kv_bytes: int
+    fingerprint: str = ""
 
 
 # -- engine to front
@@ -291,6 +342,7 @@ class Tokens(Message, frozen=True):
 class Ended(Message, frozen=True):
     """The last message of a stream. The first `kept` output tokens stand (all, but after an interruption to fewer).
 
+    `is_unstored`: it was computed, could not be made durable, and is undone.
     `cached_source` says where cached tokens came from, `miss` why there were fewer than the history has; None: no miss.
     """
 
@@ -302,6 +354,7 @@ class Ended(Message, frozen=True):
     stop_match: str | int | None = None
     miss: str | None = None
     pages_held: int = 0
+    is_unstored: bool = False
 
 
 class SessionEnded(Message, frozen=True):

@@ -33,6 +33,7 @@ from sojourn.models.tokenizer import Tokenizer
 from sojourn.pages.holding import HoldingBook
 from sojourn.runner.runner import Runner
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
+from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.service import ServiceConfig, SessionService
 from sojourn.sessions.slots import SessionAwareCache
 
@@ -119,6 +120,8 @@ def build_parts(
     clock: Clock,
     *,
     idle_timeout_s: float | None = None,
+    idle_max_s: float | None = None,
+    recorder: Recorder | None = None,
 ) -> EngineParts:
     """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
@@ -141,9 +144,10 @@ def build_parts(
         context_length=size.context,
         eos_ids=frozenset(model.text.eos_ids),
         idle_timeout_s=idle_timeout_s,
+        idle_max_s=idle_max_s,
     )
     ids = itertools.count(1)
-    service = SessionService(loop, cache, service_config, clock=clock, new_id=lambda: str(next(ids)))
+    service = SessionService(loop, cache, service_config, clock=clock, new_id=lambda: str(next(ids)), recorder=recorder)
     return EngineParts(service, cache, loop)
 
 

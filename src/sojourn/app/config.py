@@ -76,6 +76,14 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sojourn"
 
 
+def data_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Where sessions are kept: $SOJOURN_DATA, else $XDG_DATA_HOME/sojourn, else ~/.local/share/sojourn."""
+    environ = os.environ if environ is None else environ
+    if own := environ.get("SOJOURN_DATA"):
+        return Path(own).expanduser()
+    return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "sojourn"
+
+
 def traces_wanted(environ: Mapping[str, str] | None = None) -> bool:
     """Whether OpenTelemetry's own variables ask for traces."""
     environ = os.environ if environ is None else environ

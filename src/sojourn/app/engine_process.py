@@ -4,6 +4,7 @@ The first line of stdin is the start, as JSON; stdin then stays open for as long
 to stop; 2 the options or the model are at fault (no use starting again); 70 a broken law, the report on stderr and on disk.
 """
 
+import gc
 import logging
 import os
 import secrets
@@ -21,6 +22,7 @@ from sojourn.api.text.stop_strings import StopStrings
 from sojourn.app.build import EngineParts, Prepared, World, build_parts, prepare
 from sojourn.app.config import EngineOptions, cache_dir
 from sojourn.app.follow import follow_parent
+from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
@@ -32,8 +34,10 @@ from sojourn.core.errors import ClientError, ModelError
 from sojourn.core.step import Pool
 from sojourn.engine.events import Notice
 from sojourn.engine.thread import EngineStoppedError, EngineThread
+from sojourn.models.fingerprint import fingerprint_of
 from sojourn.models.tokenizer import Tokenizer
 from sojourn.sessions.service import SessionService
+from sojourn.sessions.store import StoreError
 
 logger = logging.getLogger("sojourn.engine")
 
@@ -49,22 +53,34 @@ def serve_engine(start: EngineStart) -> int:
     )
     with log_progress() if start.log_format == "json" else show_progress(plain_console(stderr=True)) as progress:
         prepared = prepare(start.model, start.options, world, progress)
-    parts = build_parts(
-        prepared.model,
-        start.options,
-        prepared.size,
-        prepared.backend,
-        world.clock,
-        idle_timeout_s=start.session_timeout_s,
-    )
     try:
-        stopped = _serve(start, prepared, parts, world)
+        stopped = _serve_kept(start, prepared, world)
     finally:
         prepared.backend.close()
     if stopped is None:
         return 0
     _leave_report(stopped, start.report_dir)
     return EXIT_BROKEN_LAW
+
+
+def _serve_kept(start: EngineStart, prepared: Prepared, world: World) -> EngineStoppedError | None:
+    """With the sessions that the store has."""
+    recorder = open_recorder(start.keeping, prepared.model, world.clock)
+    try:
+        parts = build_parts(
+            prepared.model,
+            start.options,
+            prepared.size,
+            prepared.backend,
+            world.clock,
+            idle_timeout_s=start.session_timeout_s,
+            idle_max_s=start.keeping.idle_max_s,
+            recorder=recorder,
+        )
+        parts.service.restore()
+        return _serve(start, prepared, parts, world)
+    finally:
+        recorder.close()
 
 
 def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: World) -> EngineStoppedError | None:
@@ -98,23 +114,24 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     )
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     follow_parent()
+    kept = spoken_keeping(start.keeping, prepared.model, len(parts.service.session_ids()))
     thread.start()
-    _tell(start, prepared)
+    _tell(start, prepared, kept)
     server.run()
     thread.stop()
     outbox.close()
     return thread.fault  # read after the thread has ended: its last step may have found it
 
 
-def _tell(start: EngineStart, prepared: Prepared) -> None:
+def _tell(start: EngineStart, prepared: Prepared, kept: str) -> None:
     """What was decided: a table on a terminal, a line in a log."""
     console, options, info = plain_console(stderr=True), start.options, prepared.model.info
     if start.log_format == "json" or not console.is_terminal:
-        logger.info("%s", describe(prepared, options))
+        logger.info("%s, durability %s", describe(prepared, options), kept)
         return
     kv = kv_bytes(prepared.model.packed.config, options, prepared.size.pool_tokens)
     served = Served(info.name, info.source, info.weight_bytes_total, kv, prepared.threads)
-    console.print(table(decisions(served, prepared.size, options, start.access)))
+    console.print(table([*decisions(served, prepared.size, options, start.access), ("durability", kept)]))
 
 
 def describe(prepared: Prepared, options: EngineOptions) -> str:
@@ -147,6 +164,7 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
         max_running=options.max_running,
         pool_names=[pool.name.lower() for pool in Pool][: len(size.totals)],
         kv_bytes=kv_bytes(model.packed.config, options, size.pool_tokens),
+        fingerprint=fingerprint_of(model),
     )
 
 
@@ -169,7 +187,7 @@ def main() -> int:
     configure(start.log_format)
     try:
         return serve_engine(start)
-    except (ClientError, ModelError) as error:
+    except (ClientError, ModelError, StoreError) as error:
         sys.stderr.write(f"sojourn: {error}\n")
         return EXIT_OPTIONS
 

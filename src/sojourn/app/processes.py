@@ -4,11 +4,12 @@ Exit codes: 0 told to stop; 2 options, keys or model at fault (starting again is
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from sojourn.api.settings import FrontSettings
 from sojourn.app.config import EngineOptions
+from sojourn.app.keeping import StoreOptions
 
 EXIT_OPTIONS = 2
 EXIT_BROKEN_LAW = 70
@@ -28,6 +29,7 @@ class EngineStart:
     tenant_sessions_max: int = 1024
     access: str = ""  # who may ask, for the table of decisions
     log_format: LogFormat = "text"
+    keeping: StoreOptions = field(default_factory=StoreOptions)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from sojourn.api.settings import FrontSettings
+from sojourn.app import config
 from sojourn.app.cli_options import (
     DraftsMaxOption,
     EnableStreamingOption,
@@ -23,12 +24,14 @@ from sojourn.app.cli_options import (
     SpeculateOption,
 )
 from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
+from sojourn.app.keeping import DataDirOption, DurabilityOption, StoreDaysOption, StoreMibOption, StoreOptions
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
 from sojourn.app.supervisor import Part, Supervisor, listen
 from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import check_number, check_range
 from sojourn.core.errors import ClientError
+from sojourn.sessions.store import Durability
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -52,6 +55,10 @@ def serve(
     api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
     sessions: Annotated[int, typer.Option(help="Sessions that may be open.")] = 4096,
     session_timeout: SessionTimeoutOption = None,
+    durability: DurabilityOption = Durability.TURN,
+    data_dir: DataDirOption = None,
+    store_mib: StoreMibOption = 4096,
+    store_days: StoreDaysOption = 30.0,
     enable_streaming_session: EnableStreamingOption = True,
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
     report_dir: ReportDirOption = None,
@@ -74,6 +81,8 @@ def serve(
         drafts_max=drafts_max,
     )
     options.check()
+    keeping = StoreOptions(durability, str(data_dir or config.data_dir()), store_mib, store_days)
+    keeping.check()
     check_range("sessions", sessions, 1, 1_000_000)
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     if session_timeout is not None:
@@ -93,6 +102,7 @@ def serve(
         tenant_sessions_max=sessions,
         report_dir=None if report_dir is None else str(report_dir),
         log_format=log_format,
+        keeping=keeping,
         access=f"from {key_file}" if key_file else "none: this machine only",
     )
     return run_both(host, port, front, engine)

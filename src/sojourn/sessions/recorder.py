@@ -53,6 +53,10 @@ class Recorder:
             self._shelf.put(session.session_id, bytes_of(session.turns))
         return stored
 
+    def close(self) -> None:
+        """The store is left in order. May be called twice."""
+        self._store.close()
+
     def idle_for(self, stored: StoredSession) -> float:
         """Seconds for which the session has been idle, of those that a server ran."""
         return self._now() - stored.used_at

@@ -1,25 +1,34 @@
 """The sessions API: open, turn, append, interrupt, rewind, fork, close. HTTP on one side, commands and turns on the other."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
-from sojourn.api import wire
+from sojourn.api import copies, wire
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.errors import fault_of
+from sojourn.api.front import TextSide
 from sojourn.api.requests import asker_of, front_of
+from sojourn.api.schemas import SESSION_ID_PATTERN
 from sojourn.api.sessions import schemas
+from sojourn.api.sessions.dialogue import note_of, text_of
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
 from sojourn.api.streaming import DONE, STREAMED, EventStream, while_connected
 from sojourn.core.errors import SojournError
+
+FILE_TYPE = "application/vnd.sojourn.session"
+BINARY = {"content": {FILE_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+FILE_ANSWER: dict[int | str, dict[str, object]] = {200: {"description": "the file", **BINARY}}
+FILE_BODY = {"requestBody": {"required": True, **BINARY}}
 
 SessionId = Annotated[str, Path(max_length=128)]
 Tenant = Annotated[str | None, Query(max_length=64, description="whose session; only administrators name others")]
 
 
-def session_object(info: wire.SessionInfo) -> schemas.SessionObject:
+def session_object(info: wire.SessionInfo, text: TextSide) -> schemas.SessionObject:
     return schemas.SessionObject(
         id=info.session_id,
         tenant=info.namespace,
@@ -28,13 +37,20 @@ def session_object(info: wire.SessionInfo) -> schemas.SessionObject:
         tokens=info.num_tokens,
         timeout=info.idle_timeout_s,
         pages={held.pool: schemas.PagesOfPool(own=held.own, leased=held.leased) for held in info.pages},
+        killed=None if info.killed is None else killed_object(info.killed, text),
     )
+
+
+def killed_object(killed: wire.Killed, text: TextSide) -> schemas.KilledObject:
+    said = text_of(killed.token_ids, note_of(killed.note, (), text.tokenizer), text.tokenizer)
+    return schemas.KilledObject(new_tokens=killed.num_prompt, token_ids=killed.token_ids, text=said)
 
 
 def sessions_router(desk: SessionDesk) -> APIRouter:
     router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
     _add_life(router, desk)
     _add_branches(router, desk)
+    _add_files(router, desk)
     _add_turns(router, desk)
     return router
 
@@ -52,21 +68,21 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
         info = await front.link.ask(wire.OpenSession(name, principal.tenant, asked.timeout), wire.SessionInfo)
         front.metrics.session_opened()
         desk.forget(name, info.namespace)
-        return session_object(info)
+        return session_object(info, front.text)
 
     @router.get("", operation_id="list_sessions")
     async def list_sessions(request: Request) -> schemas.SessionListObject:
         """The open sessions of this key's tenant; an administrator sees all."""
         front, principal = front_of(request), principal_of(request, Role.USER)
         listed = await front.link.ask(wire.ListSessions(principal.reach), wire.SessionList)
-        return schemas.SessionListObject(data=[session_object(info) for info in listed.sessions])
+        return schemas.SessionListObject(data=[session_object(info, front.text) for info in listed.sessions])
 
     @router.get("/{session_id}", operation_id="get_session")
     async def get_session(request: Request, session_id: SessionId, tenant: Tenant = None) -> schemas.SessionObject:
         """State, turns, tokens, and the pages it holds."""
         front, principal = front_of(request), principal_of(request, Role.USER)
         info = await front.link.ask(wire.ShowSession(session_id, principal.namespace(tenant)), wire.SessionInfo)
-        return session_object(info)
+        return session_object(info, front.text)
 
     @router.delete("/{session_id}", operation_id="close_session")
     async def close_session(request: Request, session_id: SessionId, tenant: Tenant = None) -> schemas.DeletedObject:
@@ -104,7 +120,7 @@ def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
         command = wire.Rewind(session_id, principal.namespace(tenant), body.length, body.turns)
         info = await front.link.ask(command, wire.SessionInfo)
         desk.forget(session_id, info.namespace)
-        return session_object(info)
+        return session_object(info, front.text)
 
     @router.post("/{session_id}/fork", operation_id="fork_session")
     async def fork(
@@ -122,7 +138,37 @@ def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
         info = await front.link.ask(command, wire.SessionInfo)
         front.metrics.session_opened()
         desk.forget(name, info.namespace)
-        return session_object(info)
+        return session_object(info, front.text)
+
+
+def _add_files(router: APIRouter, desk: SessionDesk) -> None:
+    @router.get("/{session_id}/export", operation_id="export_session", responses=FILE_ANSWER, response_class=Response)
+    async def export_session(request: Request, session_id: SessionId, tenant: Tenant = None) -> Response:
+        """The session as a file, as it stands: a running turn is no part of it. `import` opens it again."""
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        command = wire.CopySession(session_id, principal.namespace(tenant))
+        copy = await front.link.ask(command, wire.SessionCopy)
+        data = await asyncio.to_thread(copies.to_file, copy, session_id, front.text.card)
+        headers = {"content-disposition": 'attachment; filename="session.sojourn"'}
+        return Response(data, media_type=FILE_TYPE, headers=headers)
+
+    @router.post("/import", operation_id="import_session", openapi_extra=FILE_BODY)
+    async def import_session(
+        request: Request, session_id: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN)] = None
+    ) -> schemas.SessionObject:
+        """A new session from the file of an exported one; `session_id` is its name here, made up if there is none.
+
+        The file must be the same model's. What was cut, changed or made by something else is 400, and nothing is opened.
+        """
+        front, principal = front_of(request), principal_of(request, Role.USER)
+        front.check_open()
+        data = await request.body()
+        copy = await asyncio.to_thread(copies.from_file, data, front.text.card)
+        name = session_id or front.world.new_id()
+        info = await front.link.ask(wire.TakeIn(name, principal.tenant, copy), wire.SessionInfo)
+        front.metrics.session_opened()
+        desk.forget(name, info.namespace)
+        return session_object(info, front.text)
 
 
 def _add_turns(router: APIRouter, desk: SessionDesk) -> None:

@@ -37,6 +37,11 @@ class InputBody(Strict):
     wait: bool = Field(default=False, description="wait for the running turn instead of 409")
 
     @property
+    def input_field(self) -> str:
+        """The field that the input came in, for refusals."""
+        return "messages" if self.messages is not None else "text" if self.token_ids is None else "token_ids"
+
+    @property
     def size(self) -> int:
         """Characters and token ids of the input."""
         messages = sum(len(message.content) for message in self.messages or ())
@@ -86,6 +91,14 @@ class PagesOfPool(BaseModel):
     leased: int
 
 
+class KilledObject(BaseModel):
+    """A turn that the end of the engine cut off. It is no part of the history; asked again, it runs anew."""
+
+    new_tokens: int
+    token_ids: list[int] = Field(description="what it had said")
+    text: str
+
+
 class SessionObject(BaseModel):
     id: str
     tenant: str = Field(description="whose it is; empty on a server without keys")
@@ -95,6 +108,7 @@ class SessionObject(BaseModel):
     tokens: int
     timeout: float | None
     pages: dict[str, PagesOfPool]
+    killed: KilledObject | None = Field(default=None, description="until the next turn; with --durability token")
 
 
 class SessionListObject(BaseModel):

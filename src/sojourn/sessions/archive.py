@@ -1,0 +1,165 @@
+"""One session as one file: its history now, and room for its KV later. Knows bytes; opens no file.
+
+    0   magic (8 bytes), version u16, number of sections u16, zero u32
+    16  per section: tag (4 letters), zero u32, length u64
+        the sections' bytes, in that order
+        SHA-256 of everything before
+
+    HEAD  JSON: the model, and what belongs to the session as a whole
+    TURN  MessagePack: a row per turn, as in `TurnRecord`
+    TOKN  token ids, 32 bits each, little endian
+
+A reader refuses a tag it does not know if that begins with a capital, and passes over it if not (`kvpg`: pages of KV). The
+sum tells a file that was cut or changed by accident. Who changes it on purpose can make another sum: so all that a history
+must be is checked where it is taken in, and a tenant can say by this no more than by its turns.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from sojourn.core.errors import ClientError
+from sojourn.sessions.history import TurnRecord
+from sojourn.sessions.store import StoredSession
+
+MAGIC = b"SOJOURN\x1a"
+VERSION = 1
+SECTIONS_MAX = 64
+_START, _SECTION, _SUM_BYTES = struct.Struct("<8sHHI"), struct.Struct("<4sIQ"), 32
+_TOKEN = np.dtype("<i4")
+_INT = 1 << 62
+
+
+class _Head(msgspec.Struct, frozen=True):
+    model: str
+    model_fingerprint: str
+    session_id: str
+    cache_salt: str
+    has_begun: bool
+    idle_timeout_s: float | None
+    epoch: int
+    next_turn: int
+
+
+class _Turn(msgspec.Struct, frozen=True, array_like=True):
+    turn: int
+    start: int
+    output_start: int
+    end: int
+    reason: str
+    note: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedModel:
+    """`fingerprint` says whether two are the same, `name` is for a person."""
+
+    name: str
+    fingerprint: str
+
+
+def pack(stored: StoredSession, model: ArchivedModel) -> bytes:
+    """The session as a file. `stored.namespace` is taken for its cache salt: whose it is, a file does not say."""
+    head = _Head(
+        model=model.name,
+        model_fingerprint=model.fingerprint,
+        session_id=stored.session_id,
+        cache_salt=stored.namespace,
+        has_begun=stored.has_begun,
+        idle_timeout_s=stored.idle_timeout_s,
+        epoch=stored.epoch,
+        next_turn=stored.next_turn,
+    )
+    rows = [_Turn(t.turn, t.start, t.output_start, t.end, t.reason, t.note) for t in stored.turns]
+    return join(
+        {
+            b"HEAD": msgspec.json.encode(head),
+            b"TURN": msgspec.msgpack.encode(rows),
+            b"TOKN": np.ascontiguousarray(stored.tokens, _TOKEN).tobytes(),
+        }
+    )
+
+
+def unpack(data: bytes, model: ArchivedModel) -> StoredSession:
+    """The session in a file that `pack` made for the same model. ClientError for anything else, saying what is wrong."""
+    sections = split(data)
+    if missing := {b"HEAD", b"TURN", b"TOKN"} - sections.keys():
+        raise _refusal(f"it has no section {min(missing).decode()}")
+    try:
+        head = msgspec.json.decode(sections[b"HEAD"], type=_Head)
+        rows = msgspec.msgpack.decode(sections[b"TURN"], type=list[_Turn])
+    except msgspec.MsgspecError as error:
+        raise _refusal(str(error)) from error
+    if head.model_fingerprint != model.fingerprint:
+        raise ClientError(
+            f"the session was held with another model ({head.model}); this server has {model.name}",
+            param="file",
+            code="foreign_model",
+        )
+    if len(sections[b"TOKN"]) % _TOKEN.itemsize:
+        raise _refusal("its tokens end in the middle of one")
+    numbers = [
+        head.epoch,
+        head.next_turn,
+        *(n for row in rows for n in (row.turn, row.start, row.output_start, row.end)),
+    ]
+    if not all(0 <= number < _INT for number in numbers):
+        raise _refusal("a number in it is out of range")
+    timeout_s = head.idle_timeout_s
+    if timeout_s is not None and not timeout_s > 0:
+        raise _refusal("its timeout is not above 0")
+    return StoredSession(
+        session_id=head.session_id,
+        namespace=head.cache_salt,
+        has_begun=head.has_begun,
+        idle_timeout_s=timeout_s,
+        used_at=0.0,
+        epoch=head.epoch,
+        next_turn=head.next_turn,
+        turns=tuple(TurnRecord(r.turn, r.start, r.output_start, r.end, r.note, r.reason) for r in rows),
+        tokens=np.frombuffer(sections[b"TOKN"], _TOKEN).astype(np.int32),
+    )
+
+
+def join(sections: Mapping[bytes, bytes]) -> bytes:
+    table = b"".join(_SECTION.pack(tag, 0, len(body)) for tag, body in sections.items())
+    whole = b"".join((_START.pack(MAGIC, VERSION, len(sections), 0), table, *sections.values()))
+    return whole + hashlib.sha256(whole).digest()
+
+
+def split(data: bytes) -> dict[bytes, bytes]:
+    """The sections by tag. ClientError for a file that is another, or was cut or changed, or has what we do not know."""
+    if len(data) < _START.size + _SUM_BYTES or not data.startswith(MAGIC):
+        raise _refusal("it does not begin as one")
+    _, version, count, zero = _START.unpack_from(data)
+    if version != VERSION:
+        raise ClientError(
+            f"the file has version {version}; this server knows {VERSION}", param="file", code="unknown_version"
+        )
+    if hashlib.sha256(memoryview(data)[:-_SUM_BYTES]).digest() != data[-_SUM_BYTES:]:
+        raise _refusal("it was cut or changed: its sum is wrong")
+    place = _START.size + count * _SECTION.size
+    if zero or count > SECTIONS_MAX or place > len(data) - _SUM_BYTES:
+        raise _refusal("its table of contents is wrong")
+    sections: dict[bytes, bytes] = {}
+    for index in range(count):
+        tag, zero, length = _SECTION.unpack_from(data, _START.size + index * _SECTION.size)
+        if zero or tag in sections or place + length > len(data) - _SUM_BYTES:
+            raise _refusal("its table of contents is wrong")
+        sections[tag] = data[place : place + length]
+        place += length
+    if place != len(data) - _SUM_BYTES:
+        raise _refusal("it has bytes that no section has")
+    known = {b"HEAD", b"TURN", b"TOKN"}
+    unknown = sorted(tag for tag in sections.keys() - known if not tag[:1].islower())
+    if unknown:
+        raise ClientError(f"the file has a section {unknown[0]!r} that this server does not know", param="file")
+    return sections
+
+
+def _refusal(why: str) -> ClientError:
+    return ClientError(f"this is no session's file: {why}", param="file", code="invalid_file")
