@@ -12,9 +12,10 @@ from pathlib import Path
 from sojourn.api.text.glue import Glue
 from sojourn.app.config import EngineOptions, compute_threads, overlaps
 from sojourn.app.door import Door
+from sojourn.app.draft_side import DraftSide, load_draft_model, make_draft_side
 from sojourn.app.memory import Demand, check_fits
 from sojourn.app.requests import EngineRoom
-from sojourn.app.sizing import EngineSize, choose_size, kv_bytes
+from sojourn.app.sizing import EngineSize, choose_size, draft_kv_bytes, kv_bytes
 from sojourn.app.speculation import speculation
 from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.backends.native import NativeBackend
@@ -22,6 +23,7 @@ from sojourn.backends.protocol import Backend
 from sojourn.cache.none import NoneCache
 from sojourn.cache.radix import RadixCache
 from sojourn.core.clock import Clock
+from sojourn.core.step import MODEL_POOLS, Pool
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineThread
 from sojourn.models.chat_template import ChatTemplate
@@ -59,6 +61,12 @@ class Assembly:
     backend: Backend
     door: Door[SessionService]
     room: EngineRoom
+    draft: DraftSide | None = None
+
+    def close(self) -> None:
+        """Stop the engine and give everything back. May be called twice."""
+        self.door.close()
+        close_backends(self.backend, self.draft)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +77,22 @@ class Prepared:
     size: EngineSize
     threads: int
     backend: Backend
+    draft: DraftSide | None = None  # the model that guesses for it
+
+    def pools(self) -> list[tuple[str, int]]:
+        """Their names and pages, null pages included."""
+        own = [(pool.name.lower(), total) for pool, total in zip(MODEL_POOLS, self.size.totals, strict=False)]
+        return own if self.draft is None else [*own, (Pool.DRAFT.name.lower(), self.draft.num_pages)]
+
+    def kv_bytes(self, options: EngineOptions) -> int:
+        """Bytes of all pools."""
+        own = kv_bytes(self.model.packed.config, options, self.size.pool_tokens)
+        if self.draft is None:
+            return own
+        return own + draft_kv_bytes(self.draft.model.packed.config, options, self.size.pool_tokens)
+
+    def close(self) -> None:
+        close_backends(self.backend, self.draft)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,9 +109,9 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
     options.check()
     weights = None if options.weights is None else Weights(options.weights)
     model = load(model_name, cache_dir=world.cache_dir, weights=weights, progress=progress)
-    config = model.packed.config
-    size = choose_size(model.info.name, config, options)
-    demand = Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
+    guesser = load_draft_model(options, model, world.cache_dir, progress)
+    size = choose_size(model.info.name, model.packed.config, options)
+    demand = _demand(model, guesser, options)
     check_fits(demand, world.free_memory, size.pool_tokens, is_pool=options.pool_tokens is not None)
     threads = compute_threads(options)
     backend = NativeBackend(
@@ -98,18 +122,36 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
         threads=threads,
         seqs_max=options.max_running,
     )
-    return Prepared(model, size, threads, backend)
+    draft = None if guesser is None else make_draft_side(guesser, options, size, threads)
+    return Prepared(model, size, threads, backend, draft)
+
+
+def _demand(model: LoadedModel, draft: LoadedModel | None, options: EngineOptions) -> Demand:
+    config = model.packed.config
+    if draft is None:
+        return Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
+    its = draft.packed.config
+    return Demand(
+        model.info.weight_bytes_total + draft.info.weight_bytes_total,
+        lambda tokens: kv_bytes(config, options, tokens) + draft_kv_bytes(its, options, tokens),
+    )
+
+
+def close_backends(backend: Backend, draft: DraftSide | None) -> None:
+    backend.close()
+    if draft is not None:
+        draft.backend.close()
 
 
 def assemble(model_name: str, options: EngineOptions, world: World, progress: Progress) -> Assembly:
     """A running engine in this process."""
     prepared = prepare(model_name, options, world, progress)
     model, backend = prepared.model, prepared.backend
-    service = build_parts(model, options, prepared.size, backend, world.clock).service
+    service = build_parts(model, options, prepared.size, backend, world.clock, draft=prepared.draft).service
     door = Door(EngineThread(service, name="sojourn-engine"))
     room = build_room(door, service, model, world)
     door.open()
-    return Assembly(model, prepared.size, prepared.threads, backend, door, room)
+    return Assembly(model, prepared.size, prepared.threads, backend, door, room, prepared.draft)
 
 
 def build_parts(
@@ -119,14 +161,16 @@ def build_parts(
     backend: Backend,
     clock: Clock,
     *,
+    draft: DraftSide | None = None,
     idle_timeout_s: float | None = None,
     idle_max_s: float | None = None,
     recorder: Recorder | None = None,
 ) -> EngineParts:
     """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
-    cache = SessionAwareCache(RadixCache(book) if options.cache == "radix" else NoneCache(book))
-    guessing = speculation(options)
+    guessing = speculation(options, draft)
+    inner = RadixCache(book) if options.cache == "radix" else NoneCache(book)
+    cache = SessionAwareCache(inner, drafts=guessing.drafts)
     scheduler_config = SchedulerConfig(
         context_length=size.context,
         seqs_max=options.max_running,

@@ -157,8 +157,7 @@ class Engine:
     def close(self) -> None:
         """Stop the engine and give back its memory and threads. A turn that still runs ends with an error. May be called
         twice."""
-        self._parts.door.close()
-        self._parts.backend.close()
+        self._parts.close()
 
     def __enter__(self) -> Self:
         return self

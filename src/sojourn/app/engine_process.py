@@ -26,12 +26,10 @@ from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
-from sojourn.app.sizing import kv_bytes
 from sojourn.app.speculation import spoken
 from sojourn.app.startup import Served, decisions, spoken_overlap, table
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.core.errors import ClientError, ModelError
-from sojourn.core.step import Pool
 from sojourn.engine.events import Notice
 from sojourn.engine.thread import EngineStoppedError, EngineThread
 from sojourn.models.fingerprint import fingerprint_of
@@ -53,10 +51,22 @@ def serve_engine(start: EngineStart) -> int:
     )
     with log_progress() if start.log_format == "json" else show_progress(plain_console(stderr=True)) as progress:
         prepared = prepare(start.model, start.options, world, progress)
+<<<<<<< Updated upstream
+=======
+    parts = build_parts(
+        prepared.model,
+        start.options,
+        prepared.size,
+        prepared.backend,
+        world.clock,
+        draft=prepared.draft,
+        idle_timeout_s=start.session_timeout_s,
+    )
+>>>>>>> Stashed changes
     try:
         stopped = _serve_kept(start, prepared, world)
     finally:
-        prepared.backend.close()
+        prepared.close()
     if stopped is None:
         return 0
     _leave_report(stopped, start.report_dir)
@@ -129,16 +139,15 @@ def _tell(start: EngineStart, prepared: Prepared, kept: str) -> None:
     if start.log_format == "json" or not console.is_terminal:
         logger.info("%s, durability %s", describe(prepared, options), kept)
         return
-    kv = kv_bytes(prepared.model.packed.config, options, prepared.size.pool_tokens)
+    kv = prepared.kv_bytes(options)
     served = Served(info.name, info.source, info.weight_bytes_total, kv, prepared.threads)
     console.print(table([*decisions(served, prepared.size, options, start.access), ("durability", kept)]))
 
 
 def describe(prepared: Prepared, options: EngineOptions) -> str:
     """What was decided, in a line."""
-    size, config = prepared.size, prepared.model.packed.config
-    kv_mib = kv_bytes(config, options, size.pool_tokens) / 2**20
-    pools = ", ".join(f"{pool.name.lower()} {total - 1:,}" for pool, total in zip(Pool, size.totals, strict=False))
+    size, kv_mib = prepared.size, prepared.kv_bytes(options) / 2**20
+    pools = ", ".join(f"{name} {total - 1:,}" for name, total in prepared.pools())
     return (
         f"serving {prepared.model.info.name}: context {size.context:,}, pool {size.pool_tokens:,} tokens "
         f"(pages of {options.page_size}: {pools}), KV {options.kv_dtype} {kv_mib:,.0f} MiB, "
@@ -162,9 +171,14 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
         kv_dtype=options.kv_dtype,
         threads=prepared.threads,
         max_running=options.max_running,
+<<<<<<< Updated upstream
         pool_names=[pool.name.lower() for pool in Pool][: len(size.totals)],
         kv_bytes=kv_bytes(model.packed.config, options, size.pool_tokens),
         fingerprint=fingerprint_of(model),
+=======
+        pool_names=[name for name, _ in prepared.pools()],
+        kv_bytes=prepared.kv_bytes(options),
+>>>>>>> Stashed changes
     )
 
 

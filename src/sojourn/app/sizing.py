@@ -52,9 +52,23 @@ def _totals(layout: PoolLayout, pool_tokens: int, options: EngineOptions) -> tup
 
 def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
     """Bytes of both pools when the full pool holds `pool_tokens`."""
+    totals = _totals(PoolLayout(options.page_size, config.attention.sliding_window), pool_tokens, options)
+    return sum(total * size for total, size in zip(totals, _page_bytes(config, options), strict=True))
+
+
+def draft_pages(options: EngineOptions, pool_tokens: int) -> int:
+    """Pages of a draft model's pool, the null page included: it follows as many tokens as the full pool holds."""
+    return PoolLayout(options.page_size).pages_for(pool_tokens) + NUM_RESERVED
+
+
+def draft_kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
+    """Bytes of a draft model's pool: its sliding layers, too, keep every token."""
+    return draft_pages(options, pool_tokens) * sum(_page_bytes(config, options))
+
+
+def _page_bytes(config: ModelConfig, options: EngineOptions) -> tuple[int, ...]:
     attention = config.attention
     num_sliding = sum(attention.layer_slides)
-    layout = PoolLayout(options.page_size, attention.sliding_window)
     shape = KvShape(
         num_full_layers=config.num_layers - num_sliding,
         num_sliding_layers=num_sliding,
@@ -62,5 +76,4 @@ def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> i
         head_dim=attention.head_dim,
         value_bytes=VALUE_BYTES[options.kv_dtype],
     )
-    totals = _totals(layout, pool_tokens, options)
-    return sum(total * size for total, size in zip(totals, page_bytes(shape, layout), strict=True))
+    return page_bytes(shape, PoolLayout(options.page_size, attention.sliding_window))

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from sojourn.app.config import NGRAM, NO_DRAFTS, EngineOptions
-from sojourn.core.errors import ClientError
+from sojourn.app.draft_side import DraftSide
+from sojourn.cache.drafts import DraftPool
+from sojourn.core.errors import law
 from sojourn.scheduler.drafting import DraftPolicy
 from sojourn.spec.ngram import NgramDrafter
 from sojourn.spec.protocol import Drafter
@@ -15,6 +17,7 @@ class Speculation:
 
     drafter: Drafter | None = None
     policy: DraftPolicy | None = None
+    drafts: DraftPool | None = None  # None: the drafter keeps no KV
 
     @property
     def drafts_max(self) -> int:
@@ -28,9 +31,12 @@ def spoken(options: EngineOptions) -> str:
     return f"{options.speculate}, up to {options.drafts_max} tokens"
 
 
-def speculation(options: EngineOptions) -> Speculation:
+def speculation(options: EngineOptions, draft: DraftSide | None) -> Speculation:
+    """`draft`: the model that `speculate` names, if it names one."""
     if options.speculate == NO_DRAFTS:
         return Speculation()
     if options.speculate == NGRAM:
         return Speculation(NgramDrafter(), DraftPolicy(options.drafts_max))
-    raise ClientError(f"speculate must be {NO_DRAFTS} or {NGRAM}, got {options.speculate}", param="speculate")
+    law(draft is not None, "nobody has loaded %s", options.speculate)
+    assert draft is not None
+    return Speculation(draft.drafter(), DraftPolicy(options.drafts_max), draft.pool())
