@@ -51,18 +51,6 @@ def serve_engine(start: EngineStart) -> int:
     )
     with log_progress() if start.log_format == "json" else show_progress(plain_console(stderr=True)) as progress:
         prepared = prepare(start.model, start.options, world, progress)
-<<<<<<< Updated upstream
-=======
-    parts = build_parts(
-        prepared.model,
-        start.options,
-        prepared.size,
-        prepared.backend,
-        world.clock,
-        draft=prepared.draft,
-        idle_timeout_s=start.session_timeout_s,
-    )
->>>>>>> Stashed changes
     try:
         stopped = _serve_kept(start, prepared, world)
     finally:
@@ -83,6 +71,7 @@ def _serve_kept(start: EngineStart, prepared: Prepared, world: World) -> EngineS
             prepared.size,
             prepared.backend,
             world.clock,
+            draft=prepared.draft,
             idle_timeout_s=start.session_timeout_s,
             idle_max_s=start.keeping.idle_max_s,
             recorder=recorder,
@@ -171,14 +160,9 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
         kv_dtype=options.kv_dtype,
         threads=prepared.threads,
         max_running=options.max_running,
-<<<<<<< Updated upstream
-        pool_names=[pool.name.lower() for pool in Pool][: len(size.totals)],
-        kv_bytes=kv_bytes(model.packed.config, options, size.pool_tokens),
-        fingerprint=fingerprint_of(model),
-=======
         pool_names=[name for name, _ in prepared.pools()],
         kv_bytes=prepared.kv_bytes(options),
->>>>>>> Stashed changes
+        fingerprint=fingerprint_of(model),
     )
 
 
