@@ -1,7 +1,7 @@
 """The whole engine under test: sessions over the loop with steps in flight, the scheduler, the caches and a fake back end.
 
 Beside it a model that a child could keep: a list of tokens per session, and for each request what it must say if nobody
-ends it. There are no drafts here, since the scheduler plans none yet; those are in the other world (world.py).
+ends it, whatever was guessed and however far it ran ahead.
 """
 
 from collections import Counter
@@ -91,6 +91,12 @@ class EngineWorld:
     def audit(self) -> None:
         """After an event; a step has been checked as it ended."""
         self.marks["fences"] += any(ledger.num_fenced for ledger in self.slots.book.ledgers)
+        for name, known in self.known.items():
+            slot = self.slots.slot(name)
+            if known.turn is None and slot is not None and slot.holding is not None:
+                assert slot.holding.kv_allocated_len <= len(known.history), "a tail is kept past the finish"
+                pages = self.slots.book.layout.pages_for(slot.holding.kv_allocated_len)
+                assert all(listed.size == pages for listed in slot.holding.lists), "pages are kept past the finish"
         for alive in self.alive.values():
             request = self.scheduler.get(alive.request_id)
             assert request is not None, "alive, and the scheduler does not know it"
@@ -333,6 +339,11 @@ class EngineWorld:
         marks["demotions"] += slots.demotions
         marks["retractions"] += scheduler.retractions
         marks["zombies"] += scheduler.zombies
+        marks["overshoots"] += slots.overshoots
+        marks["drafts accepted"] += scheduler.accepted
+        marks["drafts rejected"] += scheduler.drafted - scheduler.accepted
+        marks["steps ahead"] += self.check.ahead
+        marks["drafts ahead"] += self.check.drafts_ahead
         marks["mixed steps"] += self.check.mixed
         marks["slides"] += self.check.slides
         radix = self.inside.world.radix

@@ -33,6 +33,7 @@ MARKS = {
     ),
     "engine": (
         "resumes", "rematches", "demotions", "retractions", "zombies", "fences", "slides", "mixed steps",
+        "overshoots", "drafts accepted", "drafts rejected", "steps ahead", "drafts ahead",
         *(f"{end} {state}" for end in ("aborts", "interrupts") for state in (
             "waiting", "retracted", "between chunks", "decoding", "in flight", "in the step that finishes")),
         *(f"refused: {reason}" for reason in (

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 from sojourn.core.step import SamplingParams
 from sojourn.sessions.service import TurnParams
@@ -37,13 +38,26 @@ def draw_config(rng: random.Random, cache: str) -> WorldConfig:
     )
 
 
+def with_drafts(rng: random.Random, config: WorldConfig) -> WorldConfig:
+    drafts = rng.choice([0, rng.randint(1, 3), rng.randint(1, 12)])
+    more = rng.choice([0, 1, 1]) * (config.chunk_tokens_max + config.seqs_max * drafts)
+    return replace(
+        config,
+        step_tokens_max=config.step_tokens_max + (more if drafts else 0),
+        drafts_max=drafts,
+        drafts_right=rng.choice([0.0, 0.5, 0.9, 0.9, 1.0]),
+        drafts_adapt=rng.random() < 0.3,
+        runs_early=rng.random() < 0.5,
+    )
+
+
 class Storm:
     """One seed's choices over one engine."""
 
     def __init__(self, seed: int, cache: str) -> None:
         self.rng = random.Random(f"storm {seed} {cache}")
         draw, choice = self.rng.randint, self.rng.choice
-        config = draw_config(self.rng, cache)
+        config = with_drafts(random.Random(f"drafts {seed} {cache}"), draw_config(self.rng, cache))
         self.world = EngineWorld(
             config,
             depth=choice([0, 1, 1, 2]),
@@ -161,4 +175,6 @@ class Storm:
         )
         room = None if self.world.config.context <= 64 else 40
         count = choice([0, 1, draw(1, 6), draw(1, 6), draw(1, 30), room])
-        return Ask(TurnParams(sampling, count, stop_ids, choice([True, False])), choice([0, 0, draw(1, 8)]))
+        return Ask(
+            TurnParams(sampling, count, stop_ids=stop_ids, ignore_eos=choice([True, False])), choice([0, 0, draw(1, 8)])
+        )

@@ -25,6 +25,9 @@ class EngineMachine(RuleBasedStateMachine):
         seqs=st.integers(1, 4),
         retract_every=st.sampled_from([0, 0, 1, 3]),
         depth=st.integers(0, 2),
+        drafts_max=st.sampled_from([0, 1, 3, 8]),
+        drafts_right=st.sampled_from([0.0, 0.7, 1.0]),
+        runs_early=st.booleans(),
         publishes=st.booleans(),
     )
     def build(
@@ -37,6 +40,9 @@ class EngineMachine(RuleBasedStateMachine):
         seqs: int,
         retract_every: int,
         depth: int,
+        drafts_max: int,
+        drafts_right: float,
+        runs_early: bool,
         publishes: bool,
     ) -> None:
         config = WorldConfig(
@@ -46,9 +52,12 @@ class EngineMachine(RuleBasedStateMachine):
             window=window,
             context=pages * size,
             seqs_max=seqs,
-            step_tokens_max=seqs + chunk,
+            step_tokens_max=seqs + chunk + drafts_max,
             chunk_tokens_max=chunk,
             retract_every=retract_every,
+            drafts_max=drafts_max,
+            drafts_right=drafts_right,
+            runs_early=runs_early,
         )
         self.world = EngineWorld(config, depth=depth, publishes=publishes, idle_timeout_s=30.0)
 

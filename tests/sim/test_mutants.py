@@ -13,7 +13,7 @@ from tests.sim.mutants import MUTANTS, Mutant
 SOURCE = Path(sojourn.core.errors.__file__).parents[1]
 ROOT = Path(__file__).parents[2]
 SEEDS = 150
-PACKAGES = ("core", "pages", "cache", "backends", "runner", "scheduler", "audit", "engine", "sessions")
+PACKAGES = ("core", "pages", "cache", "backends", "runner", "scheduler", "audit", "engine", "sessions", "spec")
 GUARD_S = 120  # against hanging
 # An editable install finds packages before the path does; the copy must be the one that runs.
 LAUNCHER = """

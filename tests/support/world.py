@@ -17,10 +17,12 @@ from sojourn.pages.accounts import FENCED
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
+from sojourn.scheduler.drafting import DraftPolicy
 from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
 from sojourn.scheduler.scheduler import Launched, Scheduler, SchedulerConfig
 from sojourn.spec.protocol import Drafter
+from tests.support.drafters import ScriptedDrafter
 from tests.support.executors import Early, Late
 from tests.support.fake_backend import FakeBackend
 
@@ -50,6 +52,8 @@ class WorldConfig:
     retract_every: int = 0
     swa_pages: int = 0  # 0: as many as the full pool
     drafts_max: int = 0  # 0: nobody is asked to guess
+    drafts_right: float = 0.7  # how often the scripted drafter is
+    drafts_adapt: bool = False  # as many as seem worth it, not always as many as there is room for
     runs_early: bool = False  # with steps in flight: each runs when it is launched, not when it is waited for
 
     @property
@@ -70,14 +74,19 @@ class CountingCheck:
         self.checks = 0
         self.idle_looks = 0
         self.mixed = 0  # steps with a decode and a chunk of a prompt
+        self.ahead = 0  # works that begin with a token which nobody knew when they were planned
+        self.drafts_ahead = 0  # of those, with places for drafts
         self.slides = 0  # works whose window pool had let go
 
     def before_step(self, step: StepId, works: Sequence[Launched]) -> None:
         self._writes.launch(step, works)
-        self.mixed += {work.end - work.start > 1 for work in works} == {False, True}
+        self.mixed += {work.end - work.start > 1 and not work.is_open for work in works} == {False, True}
         for work in works:
             holding = work.request.cached.holding
             assert holding is not None
+            is_ahead = work.is_open and work.start >= work.request.cached.num_tokens
+            self.ahead += is_ahead
+            self.drafts_ahead += is_ahead and work.drafts_max > 0
             self.slides += any(pages.live_from or pages.swept for pages in holding.lists[1:])
             touched = [pages.pages[pages.pages != NULL_PAGE] for pages in holding.lists]
             self._touched.append((step, holding.account, touched))
@@ -175,7 +184,10 @@ class World:
             chunk_tokens_max=config.chunk_tokens_max,
             retract_every=config.retract_every,
         )
-        policy = FixedDrafts(config.drafts_max) if config.drafts_max else None
+        policy: DraftPolicy | None = None
+        if config.drafts_max:
+            policy = (DraftPolicy if config.drafts_adapt else FixedDrafts)(config.drafts_max)
+            drafter = drafter or ScriptedDrafter(str(config), config.drafts_right)
         self.scheduler = Scheduler(self.cache, scheduler_config, self.clock, policy)
         self.check = CountingCheck(self.cache)
         executor = None if depth == 0 else Early() if config.runs_early else Late()
