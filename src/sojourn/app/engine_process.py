@@ -114,6 +114,7 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     follow_parent()
     kept = spoken_keeping(start.keeping, prepared.model, len(parts.service.session_ids()))
+    gc.freeze()  # vocabulary and model stay: a full collection between two steps need not look at them
     thread.start()
     _tell(start, prepared, kept)
     server.run()

@@ -6,6 +6,7 @@ the start, as JSON; stdin then stays open for as long as the supervisor lives.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import secrets
 import signal
@@ -58,6 +59,7 @@ async def serve_front(start: FrontStart) -> int:
         app,
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nobody here asks where a request came from
         server_header=False,
         date_header=False,
         lifespan="on",
@@ -68,6 +70,7 @@ async def serve_front(start: FrontStart) -> int:
     listener = socket.socket(fileno=start.fd)
     loop = asyncio.get_running_loop()
     draining: list[asyncio.Task[None]] = []
+    gc.freeze()  # the application's own objects stay: a full collection in mid-stream need not look at them
 
     def on_signal() -> None:
         if draining:
