@@ -59,6 +59,9 @@ class ScriptedDrafter:
         del self._told[seq]
         self.ended += 1
 
+    def kv_lens(self, works: Sequence[Work]) -> tuple[int, ...]:
+        return ()
+
     def _drafts(self, told: _Told, num_max: int) -> tuple[int, ...]:
         assert num_max > 0
         assert told.sampling is not None, "nothing is sampled of it in this step"
