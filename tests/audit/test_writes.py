@@ -10,8 +10,8 @@ from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, SamplingParams
 from sojourn.pages.ledger import PageOwnerError
+from sojourn.scheduler.flight import Launched
 from sojourn.scheduler.request import StopConditions, make_request
-from sojourn.scheduler.scheduler import Launched
 from tests.support.slots import Rig, holding_of
 
 SIZE = 4

@@ -4,6 +4,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.support.drafters import ScriptedDrafter
+from tests.support.executors import Early, Late
+from tests.support.fake_backend import FakeBackend
+
 from sojourn.audit.census import census
 from sojourn.audit.writes import WriteCheck
 from sojourn.cache.none import NoneCache
@@ -18,13 +22,11 @@ from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
 from sojourn.scheduler.drafting import DraftPolicy
+from sojourn.scheduler.flight import Launched
 from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
-from sojourn.scheduler.scheduler import Launched, Scheduler, SchedulerConfig
+from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.spec.protocol import Drafter
-from tests.support.drafters import ScriptedDrafter
-from tests.support.executors import Early, Late
-from tests.support.fake_backend import FakeBackend
 
 
 class ManualClock:

@@ -15,7 +15,7 @@ from sojourn.audit.writes import WriteCheck
 from sojourn.cache.protocol import PrefixCache
 from sojourn.core.clock import Clock
 from sojourn.core.ids import StepId
-from sojourn.scheduler.scheduler import Launched
+from sojourn.scheduler.flight import Launched
 
 _EVERY_SECONDS = 5.0
 

@@ -12,7 +12,7 @@ from sojourn.core.ids import AccountId, PageId, StepId
 from sojourn.core.step import PageArray
 from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.pages.ledger import PageLedger, PageOwnerError
-from sojourn.scheduler.scheduler import Launched
+from sojourn.scheduler.flight import Launched
 
 _Writers = list[dict[int, AccountId]]  # per pool, page -> the account that writes it
 

@@ -23,8 +23,9 @@ from sojourn.core.step import StepPlan
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent, Usage
 from sojourn.engine.meter import StepMeter, StepStatistics
 from sojourn.runner.runner import Runner, StepHandle
+from sojourn.scheduler.flight import Launched
 from sojourn.scheduler.request import Request
-from sojourn.scheduler.scheduler import Launched, Progress, Scheduler
+from sojourn.scheduler.scheduler import Progress, Scheduler
 from sojourn.scheduler.stop import Stop
 
 _REQUESTS_SHOWN = 32  # in a report

@@ -13,7 +13,7 @@ for a request that has ended or was retracted meanwhile is a zombie's, and is dr
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sojourn.cache.protocol import Outcome, PrefixCache, Verdict
 from sojourn.cache.release import release_kv_cache
@@ -24,6 +24,7 @@ from sojourn.core.step import BegunSequence, Sample, Span, StepPlan, StepResult,
 from sojourn.scheduler.admission import Admission, Blocked
 from sojourn.scheduler.budget import TokenBudget
 from sojourn.scheduler.drafting import Acceptance, DraftPolicy
+from sojourn.scheduler.flight import Flight, Launched
 from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Request, RequestState
 from sojourn.scheduler.retract import ForcedRetraction, youngest
@@ -73,28 +74,6 @@ class SchedulerStatistics:
 
 
 @dataclass(slots=True, eq=False)
-class Launched:
-    """One work of a step in flight: which run of which request it belongs to, and that it computes `[start, end)`.
-
-    Where drafts or an earlier step's are open, `start` is the least and `end` the most that it can be.
-    """
-
-    request: Request
-    run: int
-    start: int
-    end: int
-    drafts_max: int = 0
-    is_open: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    step: StepId
-    launched: list[Launched] = field(default_factory=list)
-    is_decode: bool = True  # no prompt in it
-
-
-@dataclass(slots=True, eq=False)
 class _Share:
     """What a request is to run in the step being planned: known tokens, or the one that a step in flight accepts last."""
 
@@ -117,7 +96,7 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._admission = Admission(self._waiting)
         self._running: list[Request] = []  # oldest arrival first
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
         self._free_seqs = [SeqId(seq) for seq in reversed(range(config.seqs_max))]
         self._forced = ForcedRetraction(config.retract_every)
         self._arrivals = 0
@@ -221,12 +200,13 @@ class Scheduler:
         if victim is not None:
             self._retract(victim)
         budget = TokenBudget(self._config.step_tokens_max, self._config.chunk_tokens_max)
-        flight, works = _Flight(step), []
+        flight, works = Flight(step), []
         for share in self._shares(step, budget):
             if share.request.state is not RequestState.RUNNING:
                 continue  # retracted in this very pass, for an older one
             if self._has_room(share):
-                works.append(self._launch(flight, share))
+                edits = self._cache.take_edits(share.request.cached)
+                works.append(flight.launch(share.request, share.tokens, share.drafts, edits, None))
             else:
                 is_short = True
         if not is_short:
@@ -285,6 +265,7 @@ class Scheduler:
         request = share.request
         least = request.num_launched + share.tokens
         if share.drafts or request.is_ahead:
+            law(bool(self._flights) or not request.is_ahead, "%s is ahead of nothing", request.request_id)
             if self._cache.grow(request.cached, request.end_max(1 + share.drafts)):
                 return True
             share.drafts = 0
@@ -308,50 +289,7 @@ class Scheduler:
                 return False
         return True
 
-    def _launch(self, flight: _Flight, share: _Share, begins: BegunSequence | None = None) -> Work:
-        request = share.request
-        seq = request.seq
-        if seq is None:
-            raise CorruptionError(f"{request.request_id} is launched without a place")
-        if share.drafts or request.is_ahead:
-            return self._launch_open(flight, request, seq, share.drafts)
-        cached = request.cached
-        start, end = request.num_launched, request.num_launched + share.tokens
-        request.num_launched = end
-        flight.launched.append(Launched(request, request.runs, start, end))
-        flight.is_decode &= end - start == 1
-        edits = self._cache.take_edits(cached)
-        ids = (int(cached.tokens[start]),) if end - start == 1 else tuple(cached.tokens[start:end].tolist())
-        known = None if cached.prefix_max is None else request.known_rows(start, end)
-        if end < cached.num_tokens or request.only_computes:
-            return Work(seq, start, ids, edits, known=known, begins=begins)
-        if not request.sampling.has_penalties:
-            return Work(seq, start, ids, edits, request.sampling, known=known, begins=begins)
-        history = cached.tokens[:end]
-        return Work(seq, start, ids, edits, request.sampling, 0, history, cached.num_prompt, known, begins=begins)
-
-    def _launch_open(self, flight: _Flight, request: Request, seq: SeqId, drafts: int) -> Work:
-        """A decode of which the runner decides where it starts, or how many drafts follow."""
-        cached = request.cached
-        law(bool(self._flights) or not request.is_ahead, "%s is ahead of nothing", request.request_id)
-        is_ahead, start, end = request.is_ahead, request.num_launched, request.end_max(1 + drafts)
-        request.num_launched += 1
-        request.drafts_in_flight += drafts
-        flight.launched.append(Launched(request, request.runs, start, end, drafts, is_open=True))
-        return Work(
-            seq,
-            start,
-            () if is_ahead else (int(cached.tokens[start]),),
-            self._cache.take_edits(cached),
-            request.sampling,
-            history=cached.known if request.sampling.has_penalties else None,
-            num_prompt=cached.num_prompt if request.sampling.has_penalties else 0,
-            takes_previous=is_ahead,
-            drafts_max=drafts,
-            end_max=end,
-        )
-
-    def _admit_waiting(self, budget: TokenBudget, flight: _Flight, works: list[Work]) -> None:
+    def _admit_waiting(self, budget: TokenBudget, flight: Flight, works: list[Work]) -> None:
         """Admit in order of arrival while there are places, tokens and pages; who may pass whom is the line's to say."""
         for request in self._admission.open(flight.step):
             if not self._free_seqs:
@@ -376,7 +314,7 @@ class Scheduler:
             self._start(request, match.source)
             budget.take(chunk)
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
-            works.append(self._launch(flight, _Share(request, chunk), begins))
+            works.append(flight.launch(request, chunk, 0, self._cache.take_edits(cached), begins))
 
     def _start(self, request: Request, cached_source: str) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
