@@ -302,7 +302,21 @@ def test_b12_a_token_id_that_is_none_is_named(server: Server, bad: object) -> No
             f"/v1/sessions/{session}/{path}", content=body, headers={"content-type": "application/json"}
         )
         assert response.status_code == 400, response.text
-        assert "token_ids" in response.json()["error"]["message"] or "input_ids" in response.json()["error"]["message"]
+        error = response.json()["error"]
+        assert error["param"] in ("token_ids", "token_ids.1")
+        assert "token_ids" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["turns", "append"])
+@pytest.mark.parametrize("field", ["text", "messages", "token_ids"])
+def test_input_that_is_too_long_is_named_as_it_came(server: Server, field: str, path: str) -> None:
+    session = open_session(server)
+    long = "x" * 5000
+    body = {"text": long, "messages": [{"role": "user", "content": long}], "token_ids": ids(5000)}
+    response = server.http.post(f"/v1/sessions/{session}/{path}", json={field: body[field]})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", field)
+    assert server.http.get(f"/v1/sessions/{session}").json()["tokens"] == 0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,11 @@ def sojourn(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
 
 def records(process: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:
     return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    process = sojourn("--version")
+    assert (process.returncode, process.stdout.decode()) == (0, f"sojourn {metadata.version('sojourn')}\n")
 
 
 # -- models

@@ -156,6 +156,32 @@ def test_token_ids_out_of_range_are_refused(session: Session, token_ids: list[in
         session.turn()
 
 
+@pytest.mark.parametrize("text", [5, b"bytes", None, ["a"], "\ud800"])
+def test_what_is_no_text_has_no_token_ids(engine: Engine, text: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        engine.encode(text)
+    assert caught.value.param == "text"
+
+
+@pytest.mark.parametrize("token_ids", ["abc", 5, None, [-1], [49152], [1.0], ["x"], [True]])
+def test_what_are_no_token_ids_have_no_text(engine: Engine, token_ids: list[int]) -> None:
+    with pytest.raises(ClientError) as caught:
+        engine.decode(token_ids)
+    assert caught.value.param == "token_ids"
+
+
+def test_input_that_is_too_long_is_named_as_it_came(engine: Engine, session: Session) -> None:
+    text = "word " * engine.context
+    for ask in (session.turn, engine.generate):
+        with pytest.raises(ClientError) as caught:
+            ask(text)
+        assert (caught.value.param, caught.value.code) == ("message", "context_length_exceeded")
+        with pytest.raises(ClientError) as caught:
+            ask(token_ids=engine.encode(text))
+        assert (caught.value.param, caught.value.code) == ("token_ids", "context_length_exceeded")
+    assert session.history == ()
+
+
 @pytest.mark.parametrize("message", ["", "\ud800", 5, b"bytes"])
 def test_a_message_that_is_no_text_is_refused(engine: Engine, session: Session, message: str) -> None:
     with pytest.raises(ClientError) as caught:

@@ -6,7 +6,9 @@ Exit codes: 0; 1 something failed; 2 wrong usage; 130 Ctrl-C outside a conversat
 import os
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -25,6 +27,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"sojourn {metadata.version('sojourn')}")
+        raise typer.Exit
+
+
+@app.callback()
+def before_a_subcommand(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """An LLM serving engine whose centre is the streaming session."""
+
+
 app.command()(chat)
 app.command()(serve)
 app.add_typer(models, name="models")

@@ -18,8 +18,10 @@ from sojourn.app.memory import available_memory
 from sojourn.app.session import Session, start_alone
 from sojourn.app.turn import Turn
 from sojourn.backends.protocol import KvDtype
+from sojourn.core.bounds import check_text
 from sojourn.models.manifest import ModelInfo
 from sojourn.models.progress import Progress, SilentProgress
+from sojourn.sessions.door import checked_token_ids
 
 
 class Engine:
@@ -113,11 +115,12 @@ class Engine:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; the names of special tokens in it become those tokens."""
+        check_text("text", text, 0)
         return self._parts.room.tokenizer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, without special tokens."""
-        return self._parts.room.tokenizer.decode(token_ids)
+        return self._parts.room.tokenizer.decode(checked_token_ids("token_ids", token_ids, self.vocab_size).tolist())
 
     @property
     def description(self) -> str:

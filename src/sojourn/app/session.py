@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Self, Unpack
 
+from sojourn.api.input_field import input_named
 from sojourn.api.options import TurnKeywords, TurnOptions
 from sojourn.api.text.glue import Conversation
 from sojourn.app.requests import EngineRoom
@@ -32,10 +33,15 @@ def one_of(message: str | None, token_ids: Sequence[int] | str | None) -> str | 
         check_text("message", message)
         return message
     if token_ids is not None and message is None:
-        if isinstance(token_ids, str):
+        if isinstance(token_ids, str) or not isinstance(token_ids, Sequence):
             raise ClientError(f"token_ids must be a list of token ids, got {shown(token_ids)}", param="token_ids")
         return token_ids
     raise ClientError("give exactly one of message and token_ids", param="message")
+
+
+def _field_of(message: str | None) -> str:
+    """The parameter that the input came in."""
+    return "token_ids" if message is None else "message"
 
 
 def opening(room: EngineRoom, message: str, system: str | None) -> list[Message]:
@@ -98,14 +104,15 @@ class Session:
             conversation.record(new, state.text, last if last in eos_ids else None)
             kept.clear()
 
-        state = self._room.start(
-            prompt_ids,
-            checked,
-            lambda service, params: service.start_turn(session_id, ids, params),
-            session_id=session_id,
-            hold=self._hold,
-            record=record,
-        )
+        with input_named(_field_of(message)):
+            state = self._room.start(
+                prompt_ids,
+                checked,
+                lambda service, params: service.start_turn(session_id, ids, params),
+                session_id=session_id,
+                hold=self._hold,
+                record=record,
+            )
         turn = Turn(state)
         kept.append(self)
         weakref.finalize(turn, kept.clear).atexit = False
@@ -185,4 +192,5 @@ def start_alone(
         raise ClientError("token_ids are the whole prompt: they take no system message", param="system")
     else:
         ids = checked_token_ids("token_ids", given, room.vocab_size).tolist()
-    return Turn(room.start(tuple(ids), checked, lambda service, params: service.submit(ids, params)))
+    with input_named(_field_of(message)):
+        return Turn(room.start(tuple(ids), checked, lambda service, params: service.submit(ids, params)))

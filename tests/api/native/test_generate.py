@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from tests.api.native.calls import VOCAB, Json, generate, ids, post, stream
+from tests.api.native.calls import VOCAB, Json, close_session, generate, ids, open_session, post, stream
 from tests.support.model_files import TOKENS
 from tests.support.server import Server
 
@@ -165,6 +165,22 @@ def test_batches_and_several_answers_come_as_lists(server: Server) -> None:
 def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:
     response = post(server, 4, input_ids=[ids(4), []])
     assert (response.status_code, response.json()["error"]["param"]) == (400, "input_ids")
+
+
+@pytest.mark.parametrize("field", ["text", "input_ids"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_input_that_is_too_long_is_named_as_it_came(server: Server, streaming: bool, field: str) -> None:
+    session = open_session(server, streaming=streaming)
+    asked = {"id": session}
+    first = generate(server, 2, input_ids=ids(3000), session_params=asked)
+    if not streaming:
+        asked["rid"] = first["meta_info"]["id"]
+    for length in (2000, 5000):
+        given = {"text": "x" * length, "input_ids": ids(length)}[field]
+        response = post(server, 2, **{field: given}, session_params=asked)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+    assert generate(server, 2, text="Hello", session_params=asked)["meta_info"]["prompt_tokens"] == 3007
+    close_session(server, session)
 
 
 # -- refusals

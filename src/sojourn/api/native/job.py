@@ -72,6 +72,7 @@ class Job:
     """One generation. `sampling` has its seed."""
 
     rid: str
+    input_field: str  # that the ids came in
     ids: list[int]
     sampling: SamplingParams
     max_new_tokens: int | None
@@ -225,6 +226,7 @@ def _job(
     options.check(vocab_size=vocab_size)
     return Job(
         rid=rid,
+        input_field="input_ids" if body.text is None else "text",
         ids=ids,
         sampling=options.sampling(seed),
         max_new_tokens=asked.max_new_tokens,

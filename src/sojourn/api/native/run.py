@@ -14,6 +14,7 @@ from sojourn.api import wire
 from sojourn.api.account import Asker
 from sojourn.api.front import Front
 from sojourn.api.generation import Generation
+from sojourn.api.input_field import input_named
 from sojourn.api.native import answers
 from sojourn.api.native.answers import Json
 from sojourn.api.native.job import Job
@@ -102,7 +103,8 @@ class NativeRun:
     async def _start(self, live: LiveRequest, command: wire.Start) -> None:
         self._sent = command.token_ids
         text = self.job.text_stream(self._front.text)
-        generation = await self._stack.enter_async_context(self._front.generate(command, self._asker, text))
+        with input_named(self.job.input_field):
+            generation = await self._stack.enter_async_context(self._front.generate(command, self._asker, text))
         self._generation = generation
         live.started(generation)
 
@@ -130,7 +132,7 @@ class NativeRun:
         try:
             ids = node.prompt()
             if not ids:
-                raise ClientError(NOTHING_TO_RUN, param="input_ids")
+                raise ClientError(NOTHING_TO_RUN, param=self.job.input_field)
             self._check_total(len(ids))
             await self._start(live, self._command(ids))
         except BaseException:
@@ -161,8 +163,8 @@ class NativeRun:
         except ClientError as error:
             if error.code == "context_length_exceeded":
                 self._check_total(await self._total(session_id))
-            if error.param == "input_ids" and not self.job.ids:
-                raise ClientError(NOTHING_TO_RUN, param="input_ids") from error
+            if error.param == self.job.input_field and not self.job.ids:
+                raise ClientError(NOTHING_TO_RUN, param=self.job.input_field) from error
             raise
 
     async def _why_busy(self, session_id: str) -> ClientError:
@@ -187,7 +189,7 @@ class NativeRun:
             raise ClientError(
                 f"Input length ({length} tokens) exceeds the maximum allowed length ({longest} tokens). "
                 "Use a shorter input or enable --allow-auto-truncate.",
-                param="input_ids",
+                param=self.job.input_field,
                 code="context_length_exceeded",
             )
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Header
 
 from sojourn.api.front import Front
+from sojourn.api.input_field import input_named
 from sojourn.api.openai.runs import Run
 from sojourn.api.openai.schemas import Prompt, SharedBody
 from sojourn.api.schemas import SESSION_ID_PATTERN
@@ -18,7 +19,6 @@ SessionHeader = Annotated[
     str | None,
     Header(alias="X-Session-ID", pattern=SESSION_ID_PATTERN, description="as session_id of the body"),
 ]
-INPUT_PARAMS = frozenset({"input_ids", "text", "token_ids", "messages", "prompt"})  # names of the layers below
 
 
 def check_model(front: Front, name: str) -> None:
@@ -80,9 +80,5 @@ class NamedRun:
         self.leave = run.leave
 
     async def enter(self) -> None:
-        try:
+        with input_named(self._input_field):
             await self._run.enter()
-        except ClientError as error:
-            if error.param in INPUT_PARAMS:
-                error.param = self._input_field
-            raise

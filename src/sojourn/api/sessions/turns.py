@@ -17,6 +17,7 @@ from sojourn.api import wire
 from sojourn.api.account import Asker
 from sojourn.api.front import Front
 from sojourn.api.generation import Generation, Piece
+from sojourn.api.input_field import input_named
 from sojourn.api.options import TurnOptions
 from sojourn.api.schemas import Usage
 from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, text_of
@@ -32,6 +33,7 @@ from sojourn.api.sessions.schemas import (
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.core.step import Sample, SamplingParams
 from sojourn.models.chat_template import Message
+from sojourn.sessions.door import checked_token_ids
 
 DIALOGUES_KEPT = 512
 LONG_INPUT = 4000  # characters or tokens
@@ -146,7 +148,8 @@ class TurnRun:
                 note, ids = self._compose(dialogue, options, fingerprint)
             command = _start(self, ids, options, note, front.world.seed(), dialogue.num_tokens)
             try:
-                self._generation = await self._stack.enter_async_context(front.generate(command, self._asker))
+                with input_named(body.input_field):
+                    self._generation = await self._stack.enter_async_context(front.generate(command, self._asker))
             except ConflictError as error:
                 self._desk.forget(self.session_id, self.namespace)
                 if attempt == 0 and error.code == "history_changed":
@@ -188,8 +191,8 @@ class TurnRun:
         new = _messages(body)
         continues_open = body.text is not None and bool(dialogue.open)
         if body.token_ids is not None:
-            ids = body.token_ids
-            new = [{"role": "user", "content": text.tokenizer.decode(i for i in ids if i >= 0)}] if ids else []
+            ids = checked_token_ids("token_ids", body.token_ids, text.card.vocab_size).tolist()
+            new = [{"role": "user", "content": text.tokenizer.decode(ids)}] if ids else []
             continues_open = bool(dialogue.open)
         elif isinstance(body, InnerTurnBody) and body.raw_text is not None:
             ids, new = self._raw(dialogue, body.raw_text)
