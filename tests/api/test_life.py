@@ -15,6 +15,8 @@ from tests.api.conftest import quiet
 from tests.api.test_sessions import GREEDY, Json, events_of, ids, open_session, turn
 from tests.support.server import GUARD_S, Server, serving
 
+from sojourn.client.sync import Client
+
 pytestmark = pytest.mark.http_scenario
 SIZE = ("--context", "4096", "--pool-tokens", "16384")
 
@@ -188,7 +190,12 @@ def check_that_ids_are_a_tenants_own(http: httpx.Client, bearer: Callable[[str],
     assert http.get("/v1/sessions/same", headers=bearer("boss")).status_code == 404
     listed = http.get("/v1/sessions", headers=bearer("boss")).json()["data"]
     assert sorted(one["tenant"] for one in listed if one["id"] == "same") == ["acme", "beta"]
-    assert http.delete("/v1/sessions/same?tenant=acme", headers=bearer("boss")).json()["deleted"] is True
+    with Client(http=httpx.Client(base_url=http.base_url, headers=bearer("boss"))) as client:
+        theirs = client.session("same", tenant="acme")
+        assert (theirs.info().tenant, theirs.info().tokens) == ("acme", 12)
+        assert theirs.rewind(length=5).tokens == 5
+        assert (client.session("same", tenant="beta").info().tokens, theirs.info().tokens) == (22, 5)
+        assert theirs.close().deferred is False
     assert http.get("/v1/sessions/same", headers=bearer("ann")).status_code == 404
     assert http.get("/v1/sessions/same", headers=bearer("bob")).json()["turns"] == 1
     for path in ("/open_session", "/close_session"):

@@ -6,7 +6,7 @@ import pytest
 from tests.support.server import Server
 
 from sojourn.client.aio import AsyncClient
-from sojourn.client.models import ApiError, ConnectionFailedError, SojournClientError
+from sojourn.client.models import ApiError, ConnectionFailedError, SojournClientError, Started
 from sojourn.client.sync import Client
 
 pytestmark = pytest.mark.http_scenario
@@ -21,9 +21,13 @@ def test_a_conversation(server: Server) -> None:
         assert (first.turn, len(first.token_ids)) == (1, 5)
         assert first.logprobs is not None
         assert first.logprobs[0].top[0][0] == first.token_ids[0]
-        with session.stream("And that?", max_tokens=6, temperature=0.0) as stream:
+        with session.stream("And that?", max_tokens=6, temperature=0.0, logprobs=2) as stream:
             deltas = list(stream)
         assert "".join(delta.text for delta in deltas) == stream.turn.text
+        assert stream.started == Started(turn=2, prompt_tokens=stream.turn.usage.prompt_tokens)
+        said = [entry for delta in deltas for entry in delta.logprobs]
+        assert stream.turn.logprobs == tuple(said)
+        assert [entry.token_id for entry in said] == list(stream.turn.token_ids)
         assert stream.turn.cache.source == "session"
         assert session.num_turns == 3
         other = session.fork(turns=2)
@@ -33,9 +37,14 @@ def test_a_conversation(server: Server) -> None:
         assert {info.id for info in client.sessions()} == {session.id, other.id}
         assert client.session(other.id).num_turns == 3
         assert session.info().pages["full"].own >= 1
+        assert session.info().tenant == ""
         assert not session.interrupt()
         assert other.close().deferred is False
         assert client.pools()["identity"] is True
+        client.flush_pools()
+        missed = session.turn("?", max_tokens=1).cache
+        assert (missed.cached_tokens, missed.source) == (0, "none")
+        assert missed.miss_reason is not None
     with Client(server.url) as client, pytest.raises(ApiError) as refusal:
         client.session(session.id)
     assert (refusal.value.status, refusal.value.param) == (404, "session_id")

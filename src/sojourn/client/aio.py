@@ -22,6 +22,7 @@ from sojourn.client.models import (
     Json,
     SessionInfo,
     SojournClientError,
+    Started,
     Turn,
 )
 from sojourn.client.protocol import (
@@ -32,11 +33,12 @@ from sojourn.client.protocol import (
     raise_refusal,
     session_path,
     should_repeat,
+    whose,
 )
 
 
 class AsyncStream:
-    """A running turn. Iterate it; then `turn` is set."""
+    """A running turn. Iterate it; `started` is set with the first delta, `turn` after the last."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -52,6 +54,11 @@ class AsyncStream:
             raise ConnectionFailedError(f"the connection broke: {error}") from error
 
     @property
+    def started(self) -> Started | None:
+        """None: nothing has come yet, or the turn stood already and is told again."""
+        return self._reader.started
+
+    @property
     def turn(self) -> Turn:
         if self._reader.turn is None:
             raise SojournClientError("the turn has not ended: iterate the stream")
@@ -61,8 +68,9 @@ class AsyncStream:
 class AsyncSession:
     """One conversation. `num_turns` is the number of the next turn, sent with it so that a repetition runs only once."""
 
-    def __init__(self, client: "AsyncClient", info: SessionInfo) -> None:
+    def __init__(self, client: "AsyncClient", info: SessionInfo, tenant: str | None = None) -> None:
         self._client = client
+        self._whose = whose(tenant)
         self.id = info.id
         self.num_turns = info.turns
 
@@ -115,13 +123,15 @@ class AsyncSession:
 
     async def interrupt(self, keep: int | None = None) -> bool:
         """Stop the running turn: that many tokens of its answer stand, None all so far, 0 undoes it. False: none ran."""
-        answer = await self._client.call(Call("POST", session_path(self.id, "/interrupt"), {"keep": keep}))
+        answer = await self._client.call(Call("POST", session_path(self.id, "/interrupt"), {"keep": keep}, self._whose))
         return bool(answer["interrupted"])
 
     async def rewind(self, *, turns: int | None = None, length: int | None = None) -> SessionInfo:
         """Go back to the first `turns` turns, or to the first `length` tokens."""
         body = {"turns": turns, "length": length}
-        info = SessionInfo.of(await self._client.call(Call("POST", session_path(self.id, "/rewind"), body)))
+        info = SessionInfo.of(
+            await self._client.call(Call("POST", session_path(self.id, "/rewind"), body, self._whose))
+        )
         self.num_turns = info.turns
         return info
 
@@ -130,17 +140,16 @@ class AsyncSession:
     ) -> "AsyncSession":
         """A new session that begins with the first turns or tokens of this one, or with all."""
         body = {"turns": turns, "length": length, "session_id": session_id}
-        return AsyncSession(
-            self._client, SessionInfo.of(await self._client.call(Call("POST", session_path(self.id, "/fork"), body)))
-        )
+        info = SessionInfo.of(await self._client.call(Call("POST", session_path(self.id, "/fork"), body, self._whose)))
+        return AsyncSession(self._client, info, self._whose.get("tenant"))
 
     async def info(self) -> SessionInfo:
-        info = SessionInfo.of(await self._client.call(Call("GET", session_path(self.id))))
+        info = SessionInfo.of(await self._client.call(Call("GET", session_path(self.id), params=self._whose)))
         self.num_turns = info.turns
         return info
 
     async def close(self) -> Closed:
-        answer = await self._client.call(Call("DELETE", session_path(self.id)))
+        answer = await self._client.call(Call("DELETE", session_path(self.id), params=self._whose))
         return Closed(answer["deferred"], answer["freed_pages"])
 
     async def __aenter__(self) -> Self:
@@ -173,9 +182,10 @@ class AsyncClient:
         body = {"session_id": session_id, "timeout": timeout}
         return AsyncSession(self, SessionInfo.of(await self.call(Call("POST", "/v1/sessions", body))))
 
-    async def session(self, session_id: str) -> AsyncSession:
-        """A session that is open already."""
-        return AsyncSession(self, SessionInfo.of(await self.call(Call("GET", session_path(session_id)))))
+    async def session(self, session_id: str, *, tenant: str | None = None) -> AsyncSession:
+        """A session that is open already. Administrators may look at those of another `tenant`, cut and close them."""
+        call = Call("GET", session_path(session_id), params=whose(tenant))
+        return AsyncSession(self, SessionInfo.of(await self.call(call)), tenant)
 
     async def sessions(self) -> list[SessionInfo]:
         return [SessionInfo.of(body) for body in (await self.call(Call("GET", "/v1/sessions")))["data"]]
@@ -183,6 +193,10 @@ class AsyncClient:
     async def pools(self) -> Json:
         """For administrators: pages of each pool by owner."""
         return await self.call(Call("GET", "/v1/pools"))
+
+    async def flush_pools(self) -> None:
+        """For administrators: drop cached and idle KV; sessions and their histories live. ApiError while anything runs."""
+        await self.call(Call("POST", "/v1/pools/flush"))
 
     async def is_ready(self, wait: float = 0.0) -> bool:
         """Whether the server takes work, waiting up to that many seconds for its engine."""

@@ -1,6 +1,6 @@
 """What the server answers, as values. Knows the wire's JSON; imports nothing of the engine."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,9 +12,11 @@ class SojournClientError(Exception):
 
 
 class ApiError(SojournClientError):
-    """The server refused, or failed. `status` is 0 for an error in the middle of a stream."""
+    """The server refused, or failed. `status` is 0 for an error in the middle of a stream; `retry_after` in seconds."""
 
-    def __init__(self, status: int, body: Json, request_id: str | None = None) -> None:
+    def __init__(
+        self, status: int, body: Json, request_id: str | None = None, retry_after: float | None = None
+    ) -> None:
         error = body.get("error") or {}
         message = str(error.get("message") or f"HTTP {status}")
         super().__init__(message)
@@ -23,6 +25,7 @@ class ApiError(SojournClientError):
         self.param: str | None = error.get("param")
         self.code: str | None = error.get("code")
         self.request_id = request_id
+        self.retry_after = retry_after
 
 
 class ConnectionFailedError(SojournClientError):
@@ -38,6 +41,10 @@ class Usage:
     total_tokens: int
     cached_tokens: int
 
+    @classmethod
+    def of(cls, body: Json) -> "Usage":
+        return cls(body["prompt_tokens"], body["completion_tokens"], body["total_tokens"], body["cached_tokens"])
+
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
@@ -48,6 +55,10 @@ class CacheReport:
     source: str
     miss_reason: str | None
 
+    @classmethod
+    def of(cls, body: Json) -> "CacheReport":
+        return cls(body["cached_tokens"], body["new_tokens"], body["source"], body["miss_reason"])
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
@@ -55,13 +66,26 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[int, float], ...]
 
+    @classmethod
+    def of(cls, token_id: int, logprob: float, top: Iterable[Sequence[Any]]) -> "TokenLogprob":
+        return cls(token_id, logprob, tuple((token, value) for token, value in top))
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What is known of a streamed turn before its first delta."""
+
+    turn: int
+    prompt_tokens: int
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a streamed answer."""
+    """A piece of a streamed answer. `logprobs` are empty unless they were asked for."""
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +117,11 @@ class Turn:
             finish_reason=body["finish_reason"],
             stop=body["stop"],
             kept_tokens=body["kept_tokens"],
-            usage=Usage(**body["usage"]),
-            cache=CacheReport(**body["cache"]),
+            usage=Usage.of(body["usage"]),
+            cache=CacheReport.of(body["cache"]),
             logprobs=None
             if logprobs is None
-            else tuple(
-                TokenLogprob(entry["token_id"], entry["logprob"], tuple((i, p) for i, p in entry["top"]))
-                for entry in logprobs
-            ),
+            else tuple(TokenLogprob.of(entry["token_id"], entry["logprob"], entry["top"]) for entry in logprobs),
             replayed=body["replayed"],
         )
 
@@ -115,7 +136,10 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
+    """`tenant` is empty on a server without keys."""
+
     id: str
+    tenant: str
     state: str
     turns: int
     tokens: int
@@ -124,8 +148,15 @@ class SessionInfo:
 
     @classmethod
     def of(cls, body: Json) -> "SessionInfo":
-        pages = {pool: Pages(**held) for pool, held in body["pages"].items()}
-        return cls(body["id"], body["state"], body["turns"], body["tokens"], body["timeout"], pages)
+        return cls(
+            id=body["id"],
+            tenant=body["tenant"],
+            state=body["state"],
+            turns=body["turns"],
+            tokens=body["tokens"],
+            timeout=body["timeout"],
+            pages={pool: Pages(held["own"], held["leased"]) for pool, held in body["pages"].items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)

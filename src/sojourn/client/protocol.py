@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 from urllib.parse import quote
 
-from sojourn.client.models import ApiError, Delta, Json, Turn
+from sojourn.client.models import ApiError, Delta, Json, Started, TokenLogprob, Turn
 
 DONE = "[DONE]"
 RETRIES = 2
@@ -65,15 +65,25 @@ def session_path(session_id: str, what: str = "") -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}{what}"
 
 
+def whose(tenant: str | None) -> dict[str, str]:
+    """The parameter that an administrator names a tenant's session with."""
+    return {} if tenant is None else {"tenant": tenant}
+
+
 def should_repeat(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
     """Seconds to wait before the call is made again; None: it is not."""
     if attempt >= RETRIES or headers.get("x-should-retry") == "false" or status not in (429, 503):
         return None
-    after = headers.get("retry-after", "1")
+    after = _seconds(headers.get("retry-after"))
+    return 1.0 if after is None else min(RETRY_AFTER_MAX_S, max(0.0, after))
+
+
+def _seconds(header: str | None) -> float | None:
+    """None: it was not said, or as a date."""
     try:
-        return min(RETRY_AFTER_MAX_S, max(0.0, float(after)))
+        return None if header is None else float(header)
     except ValueError:
-        return 1.0
+        return None
 
 
 def raise_refusal(status: int, text: str, headers: Mapping[str, str]) -> None:
@@ -84,13 +94,15 @@ def raise_refusal(status: int, text: str, headers: Mapping[str, str]) -> None:
         body = json.loads(text)
     except ValueError:
         body = {"error": {"message": text[:500]}}
-    raise ApiError(status, body if isinstance(body, dict) else {}, headers.get("x-request-id"))
+    after = _seconds(headers.get("retry-after"))
+    raise ApiError(status, body if isinstance(body, dict) else {}, headers.get("x-request-id"), after)
 
 
 class EventReader:
-    """Lines of a stream to deltas; at its end `turn` is set."""
+    """Lines of a stream to deltas; `started` is set before the first, unless the turn stood already, `turn` at the end."""
 
     def __init__(self) -> None:
+        self.started: Started | None = None
         self.turn: Turn | None = None
 
     def read(self, line: str) -> Delta | None:
@@ -99,8 +111,11 @@ class EventReader:
             return None
         event = json.loads(line.removeprefix("data: "))
         match event.get("type"):
+            case "turn.started":
+                self.started = Started(event["turn"], event["prompt_tokens"])
             case "delta":
-                return Delta(event["text"], tuple(event["token_ids"]))
+                logprobs = tuple(TokenLogprob.of(*entry) for entry in event.get("logprobs", ()))
+                return Delta(event["text"], tuple(event["token_ids"]), logprobs)
             case "turn.ended":
                 self.turn = Turn.of(event)
             case "error":

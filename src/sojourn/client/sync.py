@@ -22,6 +22,7 @@ from sojourn.client.models import (
     Json,
     SessionInfo,
     SojournClientError,
+    Started,
     Turn,
 )
 from sojourn.client.protocol import (
@@ -32,11 +33,12 @@ from sojourn.client.protocol import (
     raise_refusal,
     session_path,
     should_repeat,
+    whose,
 )
 
 
 class Stream:
-    """A running turn. Iterate it; then `turn` is set."""
+    """A running turn. Iterate it; `started` is set with the first delta, `turn` after the last."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -52,6 +54,11 @@ class Stream:
             raise ConnectionFailedError(f"the connection broke: {error}") from error
 
     @property
+    def started(self) -> Started | None:
+        """None: nothing has come yet, or the turn stood already and is told again."""
+        return self._reader.started
+
+    @property
     def turn(self) -> Turn:
         if self._reader.turn is None:
             raise SojournClientError("the turn has not ended: iterate the stream")
@@ -61,8 +68,9 @@ class Stream:
 class Session:
     """One conversation. `num_turns` is the number of the next turn, sent with it so that a repetition runs only once."""
 
-    def __init__(self, client: "Client", info: SessionInfo) -> None:
+    def __init__(self, client: "Client", info: SessionInfo, tenant: str | None = None) -> None:
         self._client = client
+        self._whose = whose(tenant)
         self.id = info.id
         self.num_turns = info.turns
 
@@ -115,30 +123,29 @@ class Session:
 
     def interrupt(self, keep: int | None = None) -> bool:
         """Stop the running turn: that many tokens of its answer stand, None all so far, 0 undoes it. False: none ran."""
-        answer = self._client.call(Call("POST", session_path(self.id, "/interrupt"), {"keep": keep}))
+        answer = self._client.call(Call("POST", session_path(self.id, "/interrupt"), {"keep": keep}, self._whose))
         return bool(answer["interrupted"])
 
     def rewind(self, *, turns: int | None = None, length: int | None = None) -> SessionInfo:
         """Go back to the first `turns` turns, or to the first `length` tokens."""
         body = {"turns": turns, "length": length}
-        info = SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/rewind"), body)))
+        info = SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/rewind"), body, self._whose)))
         self.num_turns = info.turns
         return info
 
     def fork(self, *, turns: int | None = None, length: int | None = None, session_id: str | None = None) -> "Session":
         """A new session that begins with the first turns or tokens of this one, or with all."""
         body = {"turns": turns, "length": length, "session_id": session_id}
-        return Session(
-            self._client, SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/fork"), body)))
-        )
+        info = SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/fork"), body, self._whose)))
+        return Session(self._client, info, self._whose.get("tenant"))
 
     def info(self) -> SessionInfo:
-        info = SessionInfo.of(self._client.call(Call("GET", session_path(self.id))))
+        info = SessionInfo.of(self._client.call(Call("GET", session_path(self.id), params=self._whose)))
         self.num_turns = info.turns
         return info
 
     def close(self) -> Closed:
-        answer = self._client.call(Call("DELETE", session_path(self.id)))
+        answer = self._client.call(Call("DELETE", session_path(self.id), params=self._whose))
         return Closed(answer["deferred"], answer["freed_pages"])
 
     def __enter__(self) -> Self:
@@ -171,9 +178,10 @@ class Client:
         body = {"session_id": session_id, "timeout": timeout}
         return Session(self, SessionInfo.of(self.call(Call("POST", "/v1/sessions", body))))
 
-    def session(self, session_id: str) -> Session:
-        """A session that is open already."""
-        return Session(self, SessionInfo.of(self.call(Call("GET", session_path(session_id)))))
+    def session(self, session_id: str, *, tenant: str | None = None) -> Session:
+        """A session that is open already. Administrators may look at those of another `tenant`, cut and close them."""
+        call = Call("GET", session_path(session_id), params=whose(tenant))
+        return Session(self, SessionInfo.of(self.call(call)), tenant)
 
     def sessions(self) -> list[SessionInfo]:
         return [SessionInfo.of(body) for body in self.call(Call("GET", "/v1/sessions"))["data"]]
@@ -181,6 +189,10 @@ class Client:
     def pools(self) -> Json:
         """For administrators: pages of each pool by owner."""
         return self.call(Call("GET", "/v1/pools"))
+
+    def flush_pools(self) -> None:
+        """For administrators: drop cached and idle KV; sessions and their histories live. ApiError while anything runs."""
+        self.call(Call("POST", "/v1/pools/flush"))
 
     def is_ready(self, wait: float = 0.0) -> bool:
         """Whether the server takes work, waiting up to that many seconds for its engine."""
