@@ -39,8 +39,17 @@ def never(stops: object, skip_special: bool) -> StopMatcher:
 class EngineHere:
     """An engine of the small world behind a socket, in threads of this process."""
 
-    def __init__(self, address: str, name: str = "e1", limits: SessionLimits | None = None) -> None:
-        self.world = SessionWorld(WorldConfig(page_size=16, num_pages=200, context=512))
+    def __init__(
+        self,
+        address: str,
+        name: str = "e1",
+        limits: SessionLimits | None = None,
+        *,
+        card: wire.ModelCard = CARD,
+        num_pages: int = 200,
+        depth: int = 0,
+    ) -> None:
+        self.world = SessionWorld(WorldConfig(page_size=16, num_pages=num_pages, context=512), depth=depth)
         self._outbox = outbox = Outbox()
         self.desk = EngineDesk(
             self.world.service, self.world.world.loop, self.world.slots, never, time.monotonic, outbox.put, limits
@@ -49,7 +58,7 @@ class EngineHere:
             self.world.service, listener=self.desk.notice, told=outbox.ring
         )
         self.server = EngineServer(
-            address, self.thread, self.desk, outbox, engine_id=name, card=CARD, clock=time.monotonic
+            address, self.thread, self.desk, outbox, engine_id=name, card=card, clock=time.monotonic
         )
         self.thread.start()
         self._runner = Thread(target=self.server.run)
