@@ -2,14 +2,16 @@
 
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from threading import Event as Flag
-from threading import current_thread
+from threading import Thread, current_thread
 
 import pytest
 from tests.support.fake_backend import expected_tokens
 from tests.support.world import World, WorldConfig
 
+from sojourn.backends.protocol import Batch, BatchOutput
 from sojourn.core.errors import ClientError, CorruptionError
 from sojourn.core.ids import RequestId
 from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
@@ -20,9 +22,11 @@ PATIENCE = 30.0  # seconds; a guard against hanging, never waited for
 Told = queue.SimpleQueue[Event | EngineStoppedError]
 
 
-@pytest.fixture
-def world() -> World:
-    return World(WorldConfig())
+@pytest.fixture(params=[False, True], ids=["steps here", "steps overlap"])
+def world(request: pytest.FixtureRequest) -> World:
+    if not request.param:
+        return World(WorldConfig())
+    return World(WorldConfig(drafts_max=2), depth=1, executor=ThreadPoolExecutor(1, thread_name_prefix="steps"))
 
 
 @pytest.fixture
@@ -145,6 +149,68 @@ def test_a_thread_that_never_started_answers_when_it_is_stopped(world: World) ->
         answer.result(PATIENCE)
 
 
+@dataclass
+class Held:
+    """A back end whose next step waits, and then may fail."""
+
+    world: World
+    begun: Flag = field(default_factory=Flag)
+    opened: Flag = field(default_factory=Flag)
+    is_inside: bool = False
+    fault: Exception | None = None
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = self.world.backend.step
+
+        def step(batch: Batch) -> BatchOutput:
+            self.is_inside = True
+            self.begun.set()
+            assert self.opened.wait(PATIENCE)
+            if self.fault is not None:
+                raise self.fault
+            output = plain(batch)
+            self.is_inside = False
+            return output
+
+        monkeypatch.setattr(self.world.backend, "step", step)
+
+
+@pytest.fixture
+def held(world: World, monkeypatch: pytest.MonkeyPatch) -> Held:
+    held = Held(world)
+    held.install(monkeypatch)
+    return held
+
+
+def test_a_stop_waits_for_the_step_that_runs(held: Held, thread: EngineThread[EngineLoop]) -> None:
+    _, told = start(thread, held.world, [1, 2, 3], 400)
+    assert held.begun.wait(PATIENCE)
+    stopping = Thread(target=thread.stop)
+    stopping.start()
+    while thread.stopped is None:
+        stopping.join(0.01)
+    assert stopping.is_alive(), "a step runs"
+    held.opened.set()
+    stopping.join(PATIENCE)
+    assert not held.is_inside
+    assert isinstance(read(told)[1], EngineStoppedError)
+    assert thread.fault is None
+
+
+def test_a_step_that_fails_while_the_engine_stops_is_its_fault(held: Held, thread: EngineThread[EngineLoop]) -> None:
+    start(thread, held.world, [1, 2, 3], 400)
+    assert held.begun.wait(PATIENCE)
+    held.fault = CorruptionError("page 7")
+    stopping = Thread(target=thread.stop)
+    stopping.start()
+    while thread.stopped is None:
+        stopping.join(0.01)
+    held.opened.set()
+    stopping.join(PATIENCE)
+    assert thread.fault is not None
+    assert "page 7" in str(thread.fault)
+
+
 class Alarm:
     """A crank with nothing to do but one notice, due at once."""
 
@@ -252,7 +318,8 @@ def test_a_sink_that_fails_on_its_last_event_is_told_of_the_fault(
     assert isinstance(read(told)[1], EngineStoppedError)
 
 
-def test_whoever_passes_events_on_is_woken_once_for_all_that_came_of_a_step(world: World) -> None:
+def test_whoever_passes_events_on_is_woken_once_for_all_that_came_of_a_step() -> None:
+    world = World(WorldConfig())
     told: list[object] = []
     rounds: list[int] = []
     ended = Flag()

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from tests.support.drafters import ScriptedDrafter
@@ -166,6 +167,7 @@ class World:
         decorate: Callable[[InnerCache], PrefixCache] | None = None,
         depth: int = 0,
         drafter: Drafter | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.config = config
         self.clock = ManualClock()
@@ -192,7 +194,8 @@ class World:
             drafter = drafter or ScriptedDrafter(str(config), config.drafts_right)
         self.scheduler = Scheduler(self.cache, scheduler_config, self.clock, policy)
         self.check = CountingCheck(self.cache)
-        executor = None if depth == 0 else Early() if config.runs_early else Late()
+        if executor is None and depth > 0:
+            executor = Early() if config.runs_early else Late()
         self.runner = Runner(self.backend, self.clock, drafter=drafter, executor=executor)
         self.loop = EngineLoop(self.scheduler, self.runner, self.cache, self.clock, mem_check=self.check, depth=depth)
         self.records: dict[RequestId, Record] = {}
