@@ -12,7 +12,7 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat serve test fuzz load e2e check oracle bench bench-serving docs clean
+.PHONY: help env chat serve test fuzz load e2e matrix check oracle bench bench-serving docs clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ serve: env  ## Serve SmolLM2 over HTTP on 127.0.0.1:8000; ARGS="--model gemma3-2
 	@$(BIN)/sojourn serve $(ARGS)
 
 test: env .venv/.test  ## All tests that need no reference implementation; ARGS="-k name" for options
-	$(BIN)/python -m pytest -m "not oracle and not e2e" $(ARGS)
+	$(BIN)/python -m pytest -m "not oracle and not e2e and not matrix" $(ARGS)
 
 fuzz: env .venv/.test  ## The simulators over SEEDS=2000 seeds (minutes); a seed that fails is written to tests/sim/seeds
 	$(BIN)/python -m tests.sim.fuzz $(SEEDS) $(ARGS)
@@ -43,6 +43,9 @@ check: env .venv/.dev  ## Format, lint, types, import contracts, house laws
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+matrix: env .venv/.test  ## Every combination of overlap, drafts, pages, chunks and retractions, bit for bit (minutes)
+	$(BIN)/python -m pytest tests/matrix $(ARGS)
 
 oracle: env .venv/.test .venv/.oracle  ## Compare with transformers on the same weights (downloads torch)
 	$(BIN)/python -m pytest -m oracle $(ARGS)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from sojourn.app.draft_side import DraftSide
 from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.backends.native import NativeBackend
 from sojourn.backends.protocol import KvDtype
@@ -58,12 +59,17 @@ class Heard(Record):
 class RealEngine:
     """Everything from sessions to the native core, with the census after every step."""
 
-    def __init__(self, model: LoadedModel, shape: Shape, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self, model: LoadedModel, shape: Shape, drafter: Drafter | None = None, draft: DraftSide | None = None
+    ) -> None:
+        """Nobody guesses, or a drafter without KV, or a second model."""
         config, clock = model.packed.config, ManualClock()
         self.layout = PoolLayout(shape.page_size, config.attention.sliding_window)
         totals = [pages + NUM_RESERVED for pages in shape.pages]
         book = HoldingBook(self.layout, totals[: self.layout.num_pools])
-        self.cache = SessionAwareCache(RadixCache(book) if shape.cache == "radix" else NoneCache(book))
+        inner = RadixCache(book) if shape.cache == "radix" else NoneCache(book)
+        self.cache = SessionAwareCache(inner, drafts=None if draft is None else draft.pool())
+        self._draft = draft
         self._backend = NativeBackend(
             model.packed,
             page_size=shape.page_size,
@@ -79,7 +85,8 @@ class RealEngine:
         self.scheduler = Scheduler(self.cache, scheduler_config, clock, policy)
         check = MemCheck(self.cache, StrictMemCheck.EVERY_STEP, clock)
         executor = ThreadPoolExecutor(1) if shape.depth else None
-        runner = Runner(self._backend, clock, drafter=drafter, executor=executor)
+        guesser = drafter if draft is None else draft.drafter()
+        runner = Runner(self._backend, clock, drafter=guesser, executor=executor)
         self.loop = EngineLoop(self.scheduler, runner, self.cache, clock, mem_check=check, depth=shape.depth)
         service_config = ServiceConfig(config.vocab_size, shape.context, frozenset(model.text.eos_ids))
         self.service = SessionService(self.loop, self.cache, service_config, clock=clock, new_id=self._new_id)
@@ -108,6 +115,8 @@ class RealEngine:
     def close(self) -> None:
         self.loop.shut_down()
         self._backend.close()
+        if self._draft is not None:
+            self._draft.backend.close()
 
     def _take(self, event: Event | Notice) -> None:
         if isinstance(event, TokensEvent | FinishedEvent):
