@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sojourn.app.config import CONTEXT_DEFAULT, EngineOptions
+from sojourn.app.config import CONTEXT_DEFAULT, EngineOptions, overlaps
 from sojourn.core.errors import ClientError
 from sojourn.core.step import Pool
 from sojourn.models.config import ModelConfig
@@ -47,7 +47,9 @@ def choose_size(name: str, config: ModelConfig, options: EngineOptions) -> Engin
 
 
 def _totals(layout: PoolLayout, pool_tokens: int, options: EngineOptions) -> tuple[int, ...]:
-    return pool_totals(layout, pool_tokens, chunk=options.chunk, running_max=options.max_running)
+    """With overlap two chunks of a prompt are in flight. One would do, but then every other step waits for places."""
+    in_flight = options.chunk * (2 if overlaps(options) else 1)
+    return pool_totals(layout, pool_tokens, chunk=in_flight, running_max=options.max_running)
 
 
 def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
