@@ -219,7 +219,12 @@ def test_a_wrong_key_file_and_an_open_door_are_refused(models: Path, tmp_path: P
 def test_sigterm_lets_running_turns_finish_and_takes_no_new_ones(models: Path) -> None:
     with serving(models, "--context", "8192", "--pool-tokens", "16384") as server:
         session, other = open_session(server), open_session(server)
-        body = {**GREEDY, "text": "Long", "max_tokens": 8000, "stream": True}  # ended below: how fast it is, is not asked
+        body = {
+            **GREEDY,
+            "text": "Long",
+            "max_tokens": 8000,
+            "stream": True,
+        }  # ended below: how fast it is, is not asked
         with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body) as response:
             events = events_of(response)
             next(events)
@@ -267,8 +272,8 @@ def test_a_turn_that_outlasts_the_shutdown_timeout_is_cut(models: Path) -> None:
 # -- crashes
 
 
-def test_b22_a_dead_engine_answers_503_and_is_started_again(models: Path) -> None:
-    with serving(models, *SIZE) as server:
+def test_a_dead_engine_answers_503_and_is_started_again_without_its_sessions_if_nothing_is_kept(models: Path) -> None:
+    with serving(models, *SIZE, "--durability", "none") as server:
         session = open_session(server)
         answers: list[httpx.Response] = []
 
