@@ -113,6 +113,26 @@ class FakeBackend:
     def close(self) -> None:
         """Nothing is held."""
 
+    # -- pages, for a slower tier
+    @property
+    def kv_format(self) -> str:
+        return f"fake pages of {self._page_size}"
+
+    def page_bytes(self, pool: Pool) -> int:
+        return 3 * 8 * self._page_size
+
+    def read_pages(self, pool: Pool, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
+        assert pages.all(), "the null page is read"
+        memory = self._pools[pool]
+        parts = [part[pages].view(np.uint8) for part in (memory.tokens, memory.positions, memory.chains)]
+        return np.concatenate(parts, axis=1)
+
+    def write_pages(self, pool: Pool, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        assert pages.all(), "the null page is written"
+        memory = self._pools[pool]
+        for part, rows in zip((memory.tokens, memory.positions, memory.chains), np.split(data, 3, axis=1), strict=True):
+            part[pages] = np.ascontiguousarray(rows).view(part.dtype)
+
     def step(self, batch: Batch) -> BatchOutput:
         if self.fail_with is not None:
             raise self.fail_with

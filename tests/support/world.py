@@ -5,17 +5,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from tests.support.drafters import ScriptedDrafter
-from tests.support.executors import Early, Late
-from tests.support.fake_backend import FakeBackend
-
 from sojourn.audit.census import census
 from sojourn.audit.writes import WriteCheck
 from sojourn.cache.none import NoneCache
 from sojourn.cache.protocol import CacheKey, InnerCache, PrefixCache
 from sojourn.cache.radix import RadixCache
+from sojourn.cache.tiers import Tier
+from sojourn.cache.tiers_store import StoreTier
 from sojourn.core.ids import NULL_PAGE, AccountId, RequestId, StepId
 from sojourn.core.step import PageArray, Sample, SamplingParams
+from sojourn.core.tier import PageStore
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.pages.accounts import FENCED
@@ -28,6 +27,10 @@ from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.spec.protocol import Drafter
+from tests.support.drafters import ScriptedDrafter
+from tests.support.executors import Early, Late
+from tests.support.fake_backend import FakeBackend
+from tests.support.fake_store import FakeStore
 
 
 class ManualClock:
@@ -57,6 +60,7 @@ class WorldConfig:
     drafts_max: int = 0  # 0: nobody is asked to guess
     drafts_right: float = 0.7  # how often the scripted drafter is
     drafts_adapt: bool = False  # as many as seem worth it, not always as many as there is room for
+    tier_seed: int | None = None  # of a store of pages below the tree, with its misfortunes; None: no tier
     runs_early: bool = False  # with steps in flight: each runs when it is launched, not when it is waited for
 
     @property
@@ -129,9 +133,9 @@ def check_all_free(cache: PrefixCache) -> None:
         assert pool.free + pool.reserved == pool.total, pool
 
 
-def inner_cache(config: WorldConfig) -> InnerCache:
+def inner_cache(config: WorldConfig, tier: Tier | None) -> InnerCache:
     book = HoldingBook(PoolLayout(config.page_size, config.window), config.totals)
-    return RadixCache(book) if config.cache == "radix" else NoneCache(book)
+    return RadixCache(book, tier) if config.cache == "radix" else NoneCache(book)
 
 
 @dataclass
@@ -168,12 +172,10 @@ class World:
         depth: int = 0,
         drafter: Drafter | None = None,
         executor: Executor | None = None,
+        store: PageStore | None = None,
     ) -> None:
         self.config = config
         self.clock = ManualClock()
-        inner = inner_cache(config)
-        self.radix = inner if isinstance(inner, RadixCache) else None
-        self.cache: PrefixCache = inner if decorate is None else decorate(inner)
         self.backend = FakeBackend(
             page_size=config.page_size,
             totals=config.totals,
@@ -181,6 +183,10 @@ class World:
             seqs_max=config.seqs_max,
             context=config.context,
         )
+        self.store = store or (None if config.tier_seed is None else FakeStore.drawn(config.tier_seed))
+        inner = inner_cache(config, self._tier())
+        self.radix = inner if isinstance(inner, RadixCache) else None
+        self.cache: PrefixCache = inner if decorate is None else decorate(inner)
         scheduler_config = SchedulerConfig(
             context_length=config.context,
             seqs_max=config.seqs_max,
@@ -197,9 +203,28 @@ class World:
         if executor is None and depth > 0:
             executor = Early() if config.runs_early else Late()
         self.runner = Runner(self.backend, self.clock, drafter=drafter, executor=executor)
-        self.loop = EngineLoop(self.scheduler, self.runner, self.cache, self.clock, mem_check=self.check, depth=depth)
+        self.loop = EngineLoop(
+            self.scheduler,
+            self.runner,
+            self.cache,
+            self.clock,
+            mem_check=self.check,
+            depth=depth,
+            await_pages=self._await_pages,
+        )
         self.records: dict[RequestId, Record] = {}
         self._count = 0
+
+    def _tier(self) -> Tier | None:
+        if self.store is None:
+            return None
+        layout = PoolLayout(self.config.page_size, self.config.window)
+        return StoreTier(self.store, self.backend, b"fake", layout, self.clock, lambda: None)
+
+    def _await_pages(self) -> None:
+        assert self.store is not None, "waits for pages, and nobody reads any"
+        self.store.wait(0)
+        self.clock.now += 0.01
 
     def submit(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sojourn.cache.node import NO_MATCH, NO_PAGES, Match, Node
+from sojourn.cache.node import NO_PAGES, Match, Node
 from sojourn.core.ids import NULL_PAGE
 from sojourn.core.step import PageArray, TokenArray
 from sojourn.pages.sizing import PoolLayout
@@ -21,12 +21,20 @@ class Matcher:
 
     def match(self, roots: Mapping[str, Node], namespace: str, tokens: TokenArray, pages_max: int) -> Match:
         """The longest run of whole pages, at most `pages_max`, behind which the window is live."""
-        root = roots.get(namespace)
-        if root is None:
-            return NO_MATCH
+        path, at = self.walk(roots, namespace, tokens, pages_max)
+        if self._layout.window:
+            at = self.legal_point(np.concatenate([node.swa for node in path] or [NO_PAGES])[:at])
+            while path and path[-1].start >= at:
+                path.pop()
+        return Match(tuple(path), at)
+
+    def walk(
+        self, roots: Mapping[str, Node], namespace: str, tokens: TokenArray, pages_max: int
+    ) -> tuple[list[Node], int]:
+        """The nodes along `tokens` and how many of their pages there are, at most `pages_max`, whatever their windows."""
         path: list[Node] = []
-        node, at = root, 0
-        while at < pages_max:
+        node, at = roots.get(namespace), 0
+        while node is not None and at < pages_max:
             child = node.children.get(self.key(tokens, at))
             if child is None:
                 break
@@ -35,11 +43,7 @@ class Matcher:
             node, at = child, at + same
             if same < child.num_pages:
                 break
-        if self._layout.window:
-            at = self._legal_point(path, at)
-            while path and path[-1].start >= at:
-                path.pop()
-        return Match(tuple(path), at)
+        return path, at
 
     def key(self, tokens: TokenArray, at: int) -> bytes:
         size = self._layout.page_size
@@ -53,9 +57,9 @@ class Matcher:
         first = int(differs.argmax())
         return first // size if differs[first] else count
 
-    def _legal_point(self, path: list[Node], at: int) -> int:
-        """The largest point up to `at` whose window is live."""
-        swa = np.concatenate([node.swa for node in path] or [NO_PAGES])[:at]
+    def legal_point(self, swa: PageArray) -> int:
+        """The largest point along these window pages, of which null is dead, whose window is live."""
+        at = len(swa)
         ends = np.arange(1, at + 1)
         dead_below = np.maximum.accumulate(np.where(swa == NULL_PAGE, ends, 0))
         size = self._layout.page_size

@@ -1,6 +1,6 @@
 """No sharing: every request computes its own KV and gives it all back. The protocol at its smallest."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import assert_never
 
 from sojourn.cache.grow import grow_kv_cache
@@ -20,6 +20,7 @@ from sojourn.cache.statistics import count_pages
 from sojourn.core.errors import law
 from sojourn.core.ids import StepId
 from sojourn.core.step import TableEdit, TokenArray
+from sojourn.core.tier import TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
 
 
@@ -80,6 +81,18 @@ class NoneCache:
 
     def flush(self) -> None:
         pass
+
+    def is_fetching(self, request: CacheRequest) -> bool:
+        return False
+
+    def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
+        return False
+
+    def save(self, is_late: Callable[[], bool]) -> None:
+        pass
+
+    def tier_statistics(self) -> TierStatistics | None:
+        return None
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
         return count_pages(self.book, None, (0, 0))

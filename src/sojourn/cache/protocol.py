@@ -8,13 +8,14 @@ tokens and never a page. One request's life:
       └────────────────────────── cache_finished_req(RETRACTED) ◀─────────────┘  waits, keeps its tokens, comes back
 """
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from sojourn.core.ids import AccountId, RequestId, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
+from sojourn.core.tier import TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.pages.sizing import PoolLayout
 
@@ -85,6 +86,9 @@ class CacheRequest:
     prefix_len: int = 0  # tokens whose KV was found at admission; the first step's Work starts here
     prefix_max: int | None = None  # reuse no more than this: the rows from here on must be computed
     draft: Holding | None = field(default=None, repr=False)  # the draft model's KV; only `DraftPool` sets it
+    fetch: object = field(default=None, repr=False)  # what a slower tier reads for it; only the tier sets these three
+    is_fetched: bool = False  # nothing more comes
+    fetched_from: int | None = None  # where pages of its prompt begin that were read
 
     @property
     def label(self) -> str:
@@ -101,6 +105,11 @@ class CacheRequest:
         """The valid tokens: a view."""
         return self.tokens[: self.num_tokens]
 
+    def source_of(self, match: "PrefixMatch") -> str:
+        """Where its prefix was found."""
+        was_read = self.fetched_from is not None and match.prefix_len > self.fetched_from
+        return "disk" if match.source == "prefix" and was_read else match.source
+
     @property
     def reusable(self) -> TokenArray:
         """What to match for an admission: a match ends before the last of them. A view."""
@@ -109,7 +118,10 @@ class CacheRequest:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """What admission would reuse, and from where: "none", "prefix" (the tree), or a decorator's own word."""
+    """What admission would reuse, and from where: "none", "prefix" (the tree), or a decorator's own word.
+
+    "disk" is said of a prefix that was read for the request.
+    """
 
     prefix_len: int
     source: str = "none"
@@ -154,6 +166,12 @@ class PrefixCache(Protocol):
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         """Pure: changes nothing, not even the LRU order. At most len(tokens) - 1. `tokens` holds valid tokens only."""
+        ...
+
+    def is_fetching(self, request: CacheRequest) -> bool:
+        """Whether to wait with its admission: a slower tier is reading what it could reuse. Ask before every step; each
+        time what has come is brought in. Others need not wait for it.
+        """
         ...
 
     def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
@@ -215,7 +233,15 @@ class PrefixCache(Protocol):
     def retire(self, step: StepId) -> None: ...
 
     def flush(self) -> None:
-        """Drop every page nobody runs on. What clients see of their conversations lives on."""
+        """Drop every page nobody runs on, and what a slower tier keeps. What clients see of their conversations lives on."""
+        ...
+
+    def save(self, is_late: Callable[[], bool]) -> None:
+        """Give everything kept to the slower tier, until it is late: nothing will run any more."""
+        ...
+
+    def tier_statistics(self) -> TierStatistics | None:
+        """Of the slower tier; None: there is none."""
         ...
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
@@ -263,6 +289,10 @@ class InnerCache(PrefixCache, Protocol):
 
     def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
         """Whether `pages[pool]` pages of each pool could be free, at once or after the fence. Pure."""
+        ...
+
+    def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
+        """As `is_fetching`, with the decorator's way to make room."""
         ...
 
     def make_room(self, pages: tuple[int, ...]) -> bool:

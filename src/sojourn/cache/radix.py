@@ -4,7 +4,7 @@ Moves pages between holdings, the tree and the free list; the tree (cache/tree.p
 scheduling, and nothing that outlives a request except the tree.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import assert_never
 
@@ -27,11 +27,13 @@ from sojourn.cache.protocol import (
 from sojourn.cache.recount import check_loan, recount
 from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.cache.statistics import count_pages
+from sojourn.cache.tiers import NoTier, Tier
 from sojourn.cache.tree import Tree
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
-from sojourn.pages.holding import Holding, HoldingBook
+from sojourn.core.tier import TierStatistics
+from sojourn.pages.holding import Holding, HoldingBook, HoldingState
 from sojourn.pages.ledger import PageLedger
 
 
@@ -46,10 +48,14 @@ class RadixStatistics:
 
 
 class RadixCache:
-    """An InnerCache. Plain requests publish their prompt when it is computed and everything when they finish."""
+    """An InnerCache. Plain requests publish their prompt when it is computed and everything when they finish.
 
-    def __init__(self, book: HoldingBook) -> None:
+    What is evicted is offered to `tier`, which brings it back for those who wait for it.
+    """
+
+    def __init__(self, book: HoldingBook, tier: Tier | None = None) -> None:
         self.book = book
+        self._tier = tier or NoTier()
         self.draft_book: HoldingBook | None = None
         self.tree = Tree(book.layout)
         self.account = book.accounts.open("tree")
@@ -60,7 +66,11 @@ class RadixCache:
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size
+        length += self._tier.tail_len(key, tokens, length)
         return PrefixMatch(length, "prefix" if length else "none")
+
+    def is_fetching(self, request: CacheRequest) -> bool:
+        return self.fetch(request, self.make_room)
 
     def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
         return self.admit_within(request, length, len(request.reusable) - 1, terms)
@@ -83,6 +93,7 @@ class RadixCache:
         holding = self.book.open(request.label, lease, pages)
         self.book.grow(holding, length)
         request.holding, request.prefix_len = holding, holding.cache_protected_len
+        self._tier.admitted(self, request, prefix_max)
         return True
 
     def grow(self, request: CacheRequest, length: int) -> bool:
@@ -129,7 +140,8 @@ class RadixCache:
 
     def flush(self) -> None:
         before = tuple(self._evicted)
-        self._evict_full(self.book.ledgers[Pool.FULL].num_pages)
+        self._tier.clear()
+        self._evict_full(self.book.ledgers[Pool.FULL].num_pages, NoTier())
         gone = zip(self._flushed, before, self._evicted, strict=True)
         self._flushed = tuple(flushed + after - old for flushed, old, after in gone)
 
@@ -148,6 +160,13 @@ class RadixCache:
 
     def facts(self) -> tuple[tuple[str, int], ...]:
         return tuple(asdict(self.tree_statistics()).items())
+
+    def save(self, is_late: Callable[[], bool]) -> None:
+        leaves = [node for node in self.tree.nodes() if not node.children]
+        self._tier.save(sorted(leaves, key=lambda node: -node.last_used), is_late)
+
+    def tier_statistics(self) -> TierStatistics | None:
+        return self._tier.statistics()
 
     def idle_holdings(self) -> Iterable[Holding]:
         return ()
@@ -173,6 +192,9 @@ class RadixCache:
 
     def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
         return self.book.could_have(pages, self._obtainable(returning, NO_MATCH))
+
+    def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
+        return self._tier.is_fetching(self, request, make_room)
 
     def make_room(self, pages: tuple[int, ...]) -> bool:
         if self.book.has_free(pages):
@@ -203,6 +225,8 @@ class RadixCache:
         self.book.forget_window(holding, fresh.window_from)
 
     def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
+        if holding.state is HoldingState.IDLE:  # one that ran goes on elsewhere, and soon
+            self._tier.loses_tail(key, tokens, holding)
         self.publish(key, holding, tokens, holding.kv_committed_len)
         node = _lease_of(holding).node
         node.uses = max(node.uses, uses)
@@ -262,18 +286,20 @@ class RadixCache:
 
     def _evict(self, ledger: PageLedger, count: int) -> None:
         if ledger.pool is Pool.FULL:
-            self._evict_full(count)
+            self._evict_full(count, self._tier)
         else:
             self._evict_swa(count)
 
-    def _evict_full(self, count: int) -> None:
+    def _evict_full(self, count: int, tier: Tier) -> None:
         """Free `count` full pages from unleased leaves, tail first, with the window pages behind them."""
         tree = self.tree
         while count > 0:
             leaf = tree.leaf_queue.pop()
             if leaf is None:
                 return
-            taken = tree.trim_leaf(leaf, min(count, leaf.num_pages))
+            going = min(count, leaf.num_pages)
+            tier.leaves(leaf, going)
+            taken = tree.trim_leaf(leaf, going)
             for ledger, pages in zip(self.book.ledgers, taken, strict=True):
                 ledger.release(pages, self.account)
                 self._evicted[ledger.pool] += len(pages)
@@ -287,6 +313,7 @@ class RadixCache:
             if node is None:
                 return
             bare = np.flatnonzero((node.swa != NULL_PAGE) & (node.swa_leases == 0))[:count]
+            self._tier.loses_windows(node, bare)
             pages = self.tree.bury(node, bare)
             self.book.ledgers[Pool.SWA].release(pages, self.account)
             self.tree.swa_queue.push(node)

@@ -35,6 +35,22 @@ class StoreStatistics:
     seconds_per_byte: float | None  # of reading and verifying; None: not measured
 
 
+@dataclass(frozen=True, slots=True)
+class TierStatistics:
+    """Counts since the start. Pages are of all pools together."""
+
+    store: StoreStatistics
+    offered: int  # pages that left the tree
+    known: int  # of them, kept already
+    declined: int  # of them, faster computed again than read
+    fetches: int  # requests that waited for pages
+    fetched_pages: int
+    fetched_tokens: int  # tails of conversations: less than a page
+    failed: int  # fetches that ended early: a page was missing or damaged
+    slow: int  # took longer than the request would wait
+    lost: int  # what the tree had before them was evicted meanwhile
+
+
 class KvPages(Protocol):
     """The bytes of pages: a back end."""
 

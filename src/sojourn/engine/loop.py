@@ -9,7 +9,7 @@ fenced. Runs on one thread; knows no clients.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,7 +68,9 @@ class EngineLoop:
         *,
         mem_check: MemCheck | None = None,
         depth: int = 0,
+        await_pages: Callable[[], None] | None = None,
     ) -> None:
+        self._await_pages = await_pages  # for a moment, or until a slower tier has read some
         self._scheduler = scheduler
         self._runner = runner
         self._cache = cache
@@ -130,6 +132,10 @@ class EngineLoop:
         if not self._flights:
             if self._mem_check is not None and not self._scheduler.has_work:
                 self._mem_check.when_idle()
+            if self._scheduler.is_fetching and self._await_pages is not None:
+                self._watchdog.ran()  # the tier has patience of its own
+                self._await_pages()
+                return []
             self._watchdog.nothing_ran(began_at, self._scheduler.alive())
             return []
         if plan.work and len(self._flights) <= self._depth:

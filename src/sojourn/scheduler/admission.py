@@ -9,7 +9,7 @@ the whole pool. A request that is refused yields for a while to what is kept for
 waits for ever. Knows no pages; the cache says who fits.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sojourn.cache.protocol import Terms
@@ -47,10 +47,15 @@ class Admission:
         """Whether anybody would be tried in this step."""
         return any(self._may_try(request, step) for request in self._first())
 
-    def open(self, step: StepId) -> Iterator[Request]:
-        """Those to be tried in this step, oldest first. Each is then admitted, refused or left."""
+    def open(self, step: StepId, is_fetching: Callable[[Request], bool] = lambda request: False) -> Iterator[Request]:
+        """Those to be tried in this step, oldest first. Each is then admitted, refused or left.
+
+        Who is fetching stands beside the line: it wants nothing now, and nobody waits behind it.
+        """
         self._passed = []
         for request in self._first():
+            if is_fetching(request):
+                continue
             if any(passed.overtaken >= OVERTAKEN_MAX for passed in self._passed):
                 return
             if self._may_try(request, step):

@@ -79,6 +79,7 @@ class _Share:
 
     request: Request
     tokens: int
+    is_ahead: bool = False
     drafts: int = 0
 
 
@@ -107,6 +108,7 @@ class Scheduler:
         self._drafted = 0
         self._accepted = 0
         self._left_seqs: list[SeqId] = []  # since the last step that ran
+        self._is_fetching = False  # when the last step was planned
 
     @property
     def config(self) -> SchedulerConfig:
@@ -115,6 +117,11 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         return bool(self._requests) or bool(self._flights)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Somebody waits for what a slower tier is reading."""
+        return self._is_fetching
 
     def running(self) -> Iterator[Request]:
         """Requests that hold pages, oldest first. For the audit."""
@@ -195,6 +202,7 @@ class Scheduler:
 
     def plan(self, step: StepId) -> StepPlan:
         """Decide step `step`. Empty when nothing can run. Grows, admits and retracts; never waits."""
+        self._is_fetching = False
         victim = self._forced.victim(self._running)
         is_short = victim is not None
         if victim is not None:
@@ -206,7 +214,10 @@ class Scheduler:
                 continue  # retracted in this very pass, for an older one
             if self._has_room(share):
                 edits = self._cache.take_edits(share.request.cached)
-                works.append(flight.launch(share.request, share.tokens, share.drafts, edits, None))
+                if share.is_ahead or share.drafts:
+                    works.append(flight.launch_open(share.request, share.drafts, edits))
+                else:
+                    works.append(flight.launch(share.request, share.tokens, edits))
             else:
                 is_short = True
         if not is_short:
@@ -228,7 +239,7 @@ class Scheduler:
                 prompts.append(share)
             elif remaining == 1 or request.may_run_ahead:
                 budget.decode(1)
-                share = _Share(request, 1)
+                share = _Share(request, 1, remaining < 1)
             else:
                 continue  # its last token is in flight
             shares.append(share)
@@ -263,15 +274,14 @@ class Scheduler:
         would run ahead waits for what is in flight.
         """
         request = share.request
-        least = request.num_launched + share.tokens
-        if share.drafts or request.is_ahead:
-            law(bool(self._flights) or not request.is_ahead, "%s is ahead of nothing", request.request_id)
+        if share.drafts or share.is_ahead:
+            law(bool(self._flights) or not share.is_ahead, "%s is ahead of nothing", request.request_id)
             if self._cache.grow(request.cached, request.end_max(1 + share.drafts)):
                 return True
             share.drafts = 0
-            if request.is_ahead:
+            if share.is_ahead:
                 return self._cache.grow(request.cached, request.end_max(1))
-        return self._grow(request, least)
+        return self._grow(request, request.num_launched + share.tokens)
 
     def _grow(self, request: Request, length: int) -> bool:
         """Pages for `length` tokens, retracting the youngest while they are short. False: `request` does not run now.
@@ -291,7 +301,7 @@ class Scheduler:
 
     def _admit_waiting(self, budget: TokenBudget, flight: Flight, works: list[Work]) -> None:
         """Admit in order of arrival while there are places, tokens and pages; who may pass whom is the line's to say."""
-        for request in self._admission.open(flight.step):
+        for request in self._admission.open(flight.step, self._asks_fetching):
             if not self._free_seqs:
                 return
             cached = request.cached
@@ -311,10 +321,15 @@ class Scheduler:
                 continue
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._admission.admitted(request)
-            self._start(request, match.source)
+            self._start(request, cached.source_of(match))
             budget.take(chunk)
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
-            works.append(flight.launch(request, chunk, 0, self._cache.take_edits(cached), begins))
+            works.append(flight.launch(request, chunk, self._cache.take_edits(cached), begins))
+
+    def _asks_fetching(self, request: Request) -> bool:
+        is_fetching = self._cache.is_fetching(request.cached)
+        self._is_fetching |= is_fetching
+        return is_fetching
 
     def _start(self, request: Request, cached_source: str) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
@@ -337,11 +352,8 @@ class Scheduler:
         law(flight.step == result.step, "step %d settles, step %d was next", result.step, flight.step)
         law(len(flight.launched) == len(result.samples), "step %d: works and results differ in number", result.step)
         progress: list[Progress] = []
-        all_known = result.known or ((),) * len(result.samples)
-        for index, (launched, samples, known) in enumerate(
-            zip(flight.launched, result.samples, all_known, strict=True)
-        ):
-            request = launched.request
+        for index, launched in enumerate(flight.launched):
+            request, samples = launched.request, result.samples[index]
             if request.runs != launched.run or request.state is not RequestState.RUNNING:
                 self._zombies += 1
                 continue
@@ -349,9 +361,11 @@ class Scheduler:
                 self._commit_open(launched, result.spans[index], len(samples))
             else:
                 self._cache.commit(request.cached, launched.end)
-                request.score(launched.end)
+                if request.cached.prefix_max is not None:
+                    request.score(launched.end)
             if result.draft_lens:
                 self._cache.commit_draft(request.cached, result.draft_lens[index])
+            known = result.known[index] if result.known else ()
             if samples:
                 progress.append(self._accept(request, samples, known))
             elif request.only_computes and launched.end == request.cached.num_tokens:

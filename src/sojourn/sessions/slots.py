@@ -11,7 +11,7 @@ moves beside it, in a pool and at a length of its own, whatever becomes of the f
 only as a resume point's witness; knows no clients and no text.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import assert_never
 
@@ -37,6 +37,7 @@ from sojourn.cache.statistics import pages_of
 from sojourn.core.errors import law
 from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.core.tier import TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook, HoldingState
 from sojourn.sessions.slot import NEVER, IdleSlots, SessionSlot
 
@@ -79,6 +80,12 @@ class SessionAwareCache:
         slot = self._idle.get(key.lineage)
         point = None if slot is None else self._resume_point(slot, len(tokens))
         return self._inner.match_prefix(key, tokens) if point is None else PrefixMatch(point, "session")
+
+    def is_fetching(self, request: CacheRequest) -> bool:
+        slot = self._idle.get(request.key.lineage)
+        if slot is not None and self._resume_point(slot, len(request.reusable)) is not None:
+            return False
+        return self._inner.fetch(request, self._make_room)
 
     def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
         if not self._admit(request, length, terms):
@@ -176,6 +183,17 @@ class SessionAwareCache:
             self._demote(slot)
         self._inner.flush()
         self._drafts.flush()
+
+    def save(self, is_late: Callable[[], bool]) -> None:
+        """The most recently used first, here as in the tree."""
+        for slot in sorted(self._idle, key=lambda slot: -slot.used_last):
+            if is_late():
+                return
+            self._demote(slot)
+        self._inner.save(is_late)
+
+    def tier_statistics(self) -> TierStatistics | None:
+        return self._inner.tier_statistics()
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
         evictable = self._inner.obtainable(self._idle.holdings())
