@@ -65,6 +65,7 @@ MIGRATIONS = (
     CREATE TABLE said (id INTEGER PRIMARY KEY, key INTEGER NOT NULL, tokens BLOB NOT NULL) STRICT;
     CREATE INDEX said_by_key ON said (key);
     """,
+    "ALTER TABLE sessions ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;",
 )
 
 
@@ -93,7 +94,7 @@ class SqliteJournal:
         """All of it is read and checked before the first is given."""
         with self._refusals():
             rows = self._db.execute(
-                "SELECT key, session_id, namespace, has_begun, idle_timeout_s, used_at, epoch, next_turn"
+                "SELECT key, session_id, namespace, has_begun, idle_timeout_s, used_at, epoch, next_turn, priority"
                 " FROM sessions ORDER BY used_at, key"
             ).fetchall()
             turns = self._load_turns()
@@ -101,12 +102,12 @@ class SqliteJournal:
         self._keys = {row[1]: row[0] for row in rows}
         if strays := (turns.keys() | killed.keys()) - set(self._keys.values()):
             raise StoreError(f"{self._path} is damaged: {len(strays)} sessions have turns and are not there")
-        for key, session_id, namespace, has_begun, idle_timeout_s, used_at, epoch, next_turn in rows:
+        for key, session_id, namespace, has_begun, idle_timeout_s, used_at, epoch, next_turn, priority in rows:
             records, parts = zip(*turns[key], strict=True) if key in turns else ((), ())
             tokens = np.concatenate(parts) if parts else np.empty(0, np.int32)
             yield StoredSession(
                 session_id, namespace, bool(has_begun), idle_timeout_s, used_at, epoch, next_turn, records, tokens,
-                killed.get(key),
+                killed.get(key), priority,
             )  # fmt: skip
 
     def commit(self, events: Sequence[StoreEvent]) -> None:
@@ -225,11 +226,12 @@ class SqliteJournal:
 
     def _add(self, session: StoredSession) -> int:
         (key,) = self._db.execute(
-            "INSERT INTO sessions (session_id, namespace, has_begun, idle_timeout_s, used_at, epoch, next_turn)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING key",
+            "INSERT INTO sessions"
+            " (session_id, namespace, has_begun, idle_timeout_s, used_at, epoch, next_turn, priority)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING key",
             (
                 session.session_id, session.namespace, session.has_begun, session.idle_timeout_s, session.used_at,
-                session.epoch, session.next_turn,
+                session.epoch, session.next_turn, session.priority,
             ),
         ).fetchone()  # fmt: skip
         for record in session.turns:

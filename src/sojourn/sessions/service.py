@@ -7,6 +7,7 @@ the engine runs like any other. Knows tokens and turns; of pages only how many a
 from collections.abc import Callable, Sequence
 
 from sojourn.cache.protocol import CacheKey
+from sojourn.core.bounds import check_range
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId
@@ -46,6 +47,7 @@ __all__ = [
 
 IdSource = Callable[[], str]  # a fresh id each time
 
+PRIORITY_MAX = 100  # and as far below 0
 _SESSIONS_SHOWN = 32  # in a report
 
 
@@ -77,11 +79,19 @@ class SessionService:
 
     # -- sessions
 
-    def open(self, session_id: str | None = None, *, namespace: str = "", idle_timeout_s: float | None = None) -> str:
+    def open(
+        self,
+        session_id: str | None = None,
+        *,
+        namespace: str = "",
+        idle_timeout_s: float | None = None,
+        priority: int = 0,
+    ) -> str:
         """A new, empty session. KV is shared with others of its namespace only. `idle_timeout_s` None: the service's."""
+        check_range("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
         name = self._new_id() if session_id is None else session_id
         timeout_s = self._config.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
-        self._add(Session(name, namespace, timeout_s))
+        self._add(Session(name, namespace, timeout_s, priority=priority))
         return name
 
     def close(self, session_id: str) -> CloseReply:
@@ -118,7 +128,8 @@ class SessionService:
         where = session.branch_length(session.history.settled_len if length is None and turn is None else length, turn)
         name = self._new_id() if new_id is None else new_id
         copy = session.history.fork(where)
-        self._add(Session(name, session.namespace, session.idle_timeout_s, copy, has_begun=True))
+        twin = Session(name, session.namespace, session.idle_timeout_s, copy, has_begun=True, priority=session.priority)
+        self._add(twin)
         return name
 
     def copy(self, session_id: str) -> StoredSession:
@@ -153,7 +164,12 @@ class SessionService:
         session = self._get(session_id)
         history = session.history
         return SessionSummary(
-            session.state, history.settled_len, history.num_turns, session.idle_timeout_s, session.killed
+            session.state,
+            history.settled_len,
+            history.num_turns,
+            session.idle_timeout_s,
+            session.killed,
+            session.priority,
         )
 
     def pages_held(self, session_id: str) -> int:
@@ -190,13 +206,13 @@ class SessionService:
         total = session.history.settled_len + len(ids)
         if total == 0:
             raise ClientError("the session is empty: its first turn needs at least 1 token", param="input_ids")
-        max_new_tokens = self._max_new_tokens(total, params)
+        max_new_tokens = self._within_bound(total, self._max_new_tokens(total, params))
         self._engine.scheduler.check(total, max_new_tokens)
         namespace = session.namespace if cache_namespace is None else cache_namespace
         if namespace != session.namespace and session.has_begun:
             raise ClientError("the cache of a session is chosen with its first turn, not later", param="cache_salt")
         request_id = RequestId(self._new_id())
-        key = CacheKey(namespace, session.session_id)
+        key = CacheKey(namespace, session.session_id, session.priority)
         before = session.history.settled_len
         self._submit(request_id, session.history.prompt(ids), before, key, max_new_tokens, params)  # last to refuse
         session.namespace, session.has_begun = namespace, True
@@ -286,7 +302,8 @@ class SessionService:
     def _admit(self, session: Session, idle_for: float = 0.0) -> None:
         self._sessions[session.session_id] = session
         if session.has_begun:
-            self._slots.begin(CacheKey(session.namespace, session.session_id), session.history.settled_len)
+            key = CacheKey(session.namespace, session.session_id, session.priority)
+            self._slots.begin(key, session.history.settled_len)
         self._rest(session, idle_for)
 
     def _rest(self, session: Session, idle_for: float = 0.0) -> None:
@@ -309,6 +326,19 @@ class SessionService:
         if params.max_new_tokens is None:
             return max(1, self._config.context_length - num_prompt)
         return params.max_new_tokens
+
+    def _within_bound(self, num_prompt: int, max_new_tokens: int) -> int:
+        """New tokens that a session with such a prompt has room for. ClientError if it has none."""
+        bound = self._config.session_tokens_max
+        if bound is None:
+            return max_new_tokens
+        if num_prompt >= bound:
+            raise ClientError(
+                f"the session would have {num_prompt:,} tokens with this turn; the bound of one is {bound:,}",
+                param="input_ids",
+                code="session_tokens_exceeded",
+            )
+        return min(max_new_tokens, bound - num_prompt)
 
     def _submit(
         self,

@@ -25,6 +25,7 @@ class Session:
     turn: RunningTurn | None = None
     has_begun: bool = False  # the cache knows its namespace
     killed: KilledTurn | None = None  # by the end of an engine; until the next turn
+    priority: int = 0  # the higher, the later its KV is given up for others
 
     @classmethod
     def of(cls, stored: StoredSession) -> "Session":
@@ -37,6 +38,7 @@ class Session:
             history,
             has_begun=stored.has_begun,
             killed=stored.killed,
+            priority=stored.priority,
         )
 
     def stored(self, used_at: float) -> StoredSession:
@@ -52,6 +54,7 @@ class Session:
             next_turn=history.next_turn,
             turns=history.turns,
             tokens=history.tokens(),
+            priority=self.priority,
         )
 
     def branch_length(self, length: int | None, turn: int | None) -> int:

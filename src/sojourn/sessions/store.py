@@ -54,6 +54,7 @@ class StoredSession:
     turns: tuple[TurnRecord, ...]
     tokens: TokenArray
     killed: KilledTurn | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,6 +44,7 @@ class ServiceConfig:
     eos_ids: frozenset[int] = frozenset()
     idle_timeout_s: float | None = None  # from the end of the last turn, unless a session has its own; None: they stay
     idle_max_s: float | None = None  # no session is kept idle for longer, whatever its own timeout
+    session_tokens_max: int | None = None  # of one session's history; None: as many as the context has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +104,4 @@ class SessionSummary:
     num_turns: int
     idle_timeout_s: float | None
     killed: KilledTurn | None = field(default=None, compare=False)
+    priority: int = 0
