@@ -6,7 +6,7 @@ A request's launched lengths move on here, as works are made; pages are there al
 from dataclasses import dataclass, field
 
 from sojourn.core.errors import CorruptionError
-from sojourn.core.ids import SeqId, StepId
+from sojourn.core.ids import StepId
 from sojourn.core.step import BegunSequence, TableEdit, Work
 from sojourn.scheduler.request import Request
 
@@ -33,15 +33,12 @@ class Flight:
     is_decode: bool = True  # no prompt in it
 
     def launch(
-        self, request: Request, tokens: int, drafts: int, edits: tuple[TableEdit, ...], begins: BegunSequence | None
+        self, request: Request, tokens: int, edits: tuple[TableEdit, ...], begins: BegunSequence | None = None
     ) -> Work:
-        """The request runs `tokens` more, and up to `drafts` guesses after them."""
-        seq = request.seq
+        """The request runs `tokens` more, all of them known."""
+        seq, cached = request.seq, request.cached
         if seq is None:
             raise CorruptionError(f"{request.request_id} is launched without a place")
-        if drafts or request.is_ahead:
-            return self._open(request, seq, drafts, edits)
-        cached = request.cached
         start, end = request.num_launched, request.num_launched + tokens
         request.num_launched = end
         self.launched.append(Launched(request, request.runs, start, end))
@@ -55,9 +52,11 @@ class Flight:
         history = cached.tokens[:end]
         return Work(seq, start, ids, edits, request.sampling, 0, history, cached.num_prompt, known, begins=begins)
 
-    def _open(self, request: Request, seq: SeqId, drafts: int, edits: tuple[TableEdit, ...]) -> Work:
+    def launch_open(self, request: Request, drafts: int, edits: tuple[TableEdit, ...]) -> Work:
         """A decode of which the runner decides where it starts, or how many drafts follow."""
-        cached = request.cached
+        seq, cached = request.seq, request.cached
+        if seq is None:
+            raise CorruptionError(f"{request.request_id} is launched without a place")
         is_ahead, start, end = request.is_ahead, request.num_launched, request.end_max(1 + drafts)
         request.num_launched += 1
         request.drafts_in_flight += drafts
