@@ -76,6 +76,22 @@ def test_errors_say_what_is_wrong(server: Server) -> None:
     nobody.close()
 
 
+def test_a_session_leaves_as_a_file_and_comes_in_again(server: Server) -> None:
+    with Client(server.url) as client, client.open_session() as session:
+        session.turn("Hello", max_tokens=5, temperature=0.0)
+        data = session.export()
+        with client.import_session(data) as twin, client.import_session(data, "named") as named:
+            assert (named.id, twin.num_turns, named.info().killed) == ("named", 1, None)
+            turns = [one.turn("And?", max_tokens=9, temperature=0.0) for one in (session, twin, named)]
+            assert len({turn.token_ids for turn in turns}) == 1
+            with pytest.raises(ApiError) as refusal:
+                client.import_session(data, "named")
+            assert refusal.value.status == 409
+            with pytest.raises(ApiError) as refusal:
+                client.import_session(data[:-1])
+            assert (refusal.value.status, refusal.value.code) == (400, "invalid_file")
+
+
 def test_the_same_awaited(server: Server) -> None:
     async def converse() -> None:
         async with AsyncClient(server.url) as client, await client.open_session() as session:
@@ -92,6 +108,7 @@ def test_the_same_awaited(server: Server) -> None:
             )
             assert [turn.turn for turn in turns] == [2, 3]
             assert await session.interrupt() is False
+            assert (await (await client.import_session(await session.export(), "twin")).close()).deferred is False
             assert (await session.rewind(length=0)).tokens == 0
             assert len(await client.sessions()) == 2
             assert (await client.pools())["identity"] is True

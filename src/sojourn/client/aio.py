@@ -143,6 +143,11 @@ class AsyncSession:
         info = SessionInfo.of(await self._client.call(Call("POST", session_path(self.id, "/fork"), body, self._whose)))
         return AsyncSession(self._client, info, self._whose.get("tenant"))
 
+    async def export(self) -> bytes:
+        """The session as a file, for `import_session` of a server with the same model. A running turn is no part of it."""
+        call = Call("GET", session_path(self.id, "/export"), params=self._whose)
+        return (await self._client.fetch(call)).content
+
     async def info(self) -> SessionInfo:
         info = SessionInfo.of(await self._client.call(Call("GET", session_path(self.id), params=self._whose)))
         self.num_turns = info.turns
@@ -177,15 +182,26 @@ class AsyncClient:
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self._http = http or httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout)
 
-    async def open_session(self, session_id: str | None = None, *, timeout: float | None = None) -> AsyncSession:
-        """A new session, closed by itself after `timeout` seconds of idleness."""
-        body = {"session_id": session_id, "timeout": timeout}
+    async def open_session(
+        self, session_id: str | None = None, *, timeout: float | None = None, priority: int = 0
+    ) -> AsyncSession:
+        """A new session, closed by itself after `timeout` seconds of idleness.
+
+        The higher its `priority`, the later its cache is given up for others; what was said stays in any case.
+        """
+        body = {"session_id": session_id, "timeout": timeout, "priority": priority}
         return AsyncSession(self, SessionInfo.of(await self.call(Call("POST", "/v1/sessions", body))))
 
     async def session(self, session_id: str, *, tenant: str | None = None) -> AsyncSession:
         """A session that is open already. Administrators may look at those of another `tenant`, cut and close them."""
         call = Call("GET", session_path(session_id), params=whose(tenant))
         return AsyncSession(self, SessionInfo.of(await self.call(call)), tenant)
+
+    async def import_session(self, data: bytes, session_id: str | None = None) -> AsyncSession:
+        """A new session from the file of an exported one, by the server's own name or by `session_id`."""
+        params = {} if session_id is None else {"session_id": session_id}
+        call = Call("POST", "/v1/sessions/import", params=params, content=data)
+        return AsyncSession(self, SessionInfo.of(await self.call(call)))
 
     async def sessions(self) -> list[SessionInfo]:
         return [SessionInfo.of(body) for body in (await self.call(Call("GET", "/v1/sessions")))["data"]]
@@ -207,17 +223,23 @@ class AsyncClient:
 
     async def call(self, call: Call) -> Json:
         """Make it, again while the server asks for patience, and return the answer's JSON. Raises ApiError."""
+        answer: dict[str, Any] = (await self.fetch(call)).json()
+        return answer
+
+    async def fetch(self, call: Call) -> httpx.Response:
+        """As `call`, for an answer that is no JSON."""
         attempt = 0
         while True:
             try:
-                response = await self._http.request(call.method, call.path, json=call.body, params=dict(call.params))
+                response = await self._http.request(
+                    call.method, call.path, json=call.body, content=call.content, params=dict(call.params)
+                )
             except httpx.TransportError as error:
                 raise ConnectionFailedError(f"{call.method} {call.path}: {error}") from error
             pause = should_repeat(response.status_code, response.headers, attempt)
             if pause is None:
                 raise_refusal(response.status_code, response.text, response.headers)
-                answer: dict[str, Any] = response.json()
-                return answer
+                return response
             attempt += 1
             await asyncio.sleep(pause)
 

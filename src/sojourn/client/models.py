@@ -135,6 +135,15 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
+class Killed:
+    """A turn that the end of the server's engine cut off: no part of the history. What it had said."""
+
+    new_tokens: int
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     """`tenant` is empty on a server without keys."""
 
@@ -145,6 +154,7 @@ class SessionInfo:
     tokens: int
     timeout: float | None
     pages: Mapping[str, Pages]
+    killed: Killed | None = None  # until the next turn
 
     @classmethod
     def of(cls, body: Json) -> "SessionInfo":
@@ -156,7 +166,12 @@ class SessionInfo:
             tokens=body["tokens"],
             timeout=body["timeout"],
             pages={pool: Pages(held["own"], held["leased"]) for pool, held in body["pages"].items()},
+            killed=_killed(body["killed"]),
         )
+
+
+def _killed(body: Json | None) -> Killed | None:
+    return None if body is None else Killed(body["new_tokens"], tuple(body["token_ids"]), body["text"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Call:
     path: str
     body: Json | None = None
     params: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None  # a body that is no JSON
 
 
 def content_of(

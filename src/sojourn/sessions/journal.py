@@ -37,11 +37,12 @@ from sojourn.sessions.store import (
 )
 
 APPLICATION_ID = 0x50_6A_73_01  # in the header of the file: it is one of ours
-LOCK_WAIT_S = 10.0  # for a server that is about to end
+LOCK_WAIT_S = 5.0  # for a server that is about to end
 _TOKEN = np.dtype("<i4")
 _HINTS = {
     sqlite3.SQLITE_BUSY: "another server uses it: give each its own data directory",
     sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk did not read or write",
     sqlite3.SQLITE_READONLY: "it cannot be written to",
     sqlite3.SQLITE_CANTOPEN: "it cannot be made or opened",
     sqlite3.SQLITE_CORRUPT: "it is damaged: put a copy in its place, or move it away to begin with no sessions",
