@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sojourn.api.text.glue import Glue
 from sojourn.app.config import EngineOptions, compute_threads, overlaps
+from sojourn.app.disk_cache import DiskCache, open_disk_cache, seconds_per_token
 from sojourn.app.door import Door
 from sojourn.app.draft_side import DraftSide, load_draft_model, make_draft_side
 from sojourn.app.memory import Demand, check_fits
@@ -62,10 +63,12 @@ class Assembly:
     door: Door[SessionService]
     room: EngineRoom
     draft: DraftSide | None = None
+    saves: Callable[[], None] = lambda: None  # once the engine's thread has ended
 
     def close(self) -> None:
         """Stop the engine and give everything back. May be called twice."""
         self.door.close()
+        self.saves()
         close_backends(self.backend, self.draft)
 
 
@@ -78,6 +81,7 @@ class Prepared:
     threads: int
     backend: Backend
     draft: DraftSide | None = None  # the model that guesses for it
+    disk: DiskCache | None = None
 
     def pools(self) -> list[tuple[str, int]]:
         """Their names and pages, null pages included."""
@@ -92,6 +96,8 @@ class Prepared:
         return own + draft_kv_bytes(self.draft.model.packed.config, options, self.size.pool_tokens)
 
     def close(self) -> None:
+        if self.disk is not None:
+            self.disk.store.close()
         close_backends(self.backend, self.draft)
 
 
@@ -123,7 +129,8 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
         seqs_max=options.max_running,
     )
     draft = None if guesser is None else make_draft_side(guesser, options, size, threads)
-    return Prepared(model, size, threads, backend, draft)
+    disk = open_disk_cache(options, model.packed, backend, world.clock)
+    return Prepared(model, size, threads, backend, draft, disk)
 
 
 def _demand(model: LoadedModel, draft: LoadedModel | None, options: EngineOptions) -> Demand:
@@ -147,11 +154,17 @@ def assemble(model_name: str, options: EngineOptions, world: World, progress: Pr
     """A running engine in this process."""
     prepared = prepare(model_name, options, world, progress)
     model, backend = prepared.model, prepared.backend
-    service = build_parts(model, options, prepared.size, backend, world.clock, draft=prepared.draft).service
-    door = Door(EngineThread(service, name="sojourn-engine"))
-    room = build_room(door, service, model, world)
+    parts = build_parts(model, options, prepared.size, backend, world.clock, draft=prepared.draft, disk=prepared.disk)
+    thread = EngineThread(parts.service, name="sojourn-engine")
+    door = Door(thread)
+    room = build_room(door, parts.service, model, world)
     door.open()
-    return Assembly(model, prepared.size, prepared.threads, backend, door, room, prepared.draft)
+
+    def save() -> None:
+        if prepared.disk is not None and prepared.disk.store.is_open and thread.fault is None:
+            prepared.disk.save(parts.cache)
+
+    return Assembly(model, prepared.size, prepared.threads, backend, door, room, prepared.draft, save)
 
 
 def build_parts(
@@ -162,14 +175,17 @@ def build_parts(
     clock: Clock,
     *,
     draft: DraftSide | None = None,
+    disk: DiskCache | None = None,
     idle_timeout_s: float | None = None,
     idle_max_s: float | None = None,
+    session_tokens_max: int | None = None,
     recorder: Recorder | None = None,
 ) -> EngineParts:
     """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
     guessing = speculation(options, draft)
-    inner = RadixCache(book) if options.cache == "radix" else NoneCache(book)
+    tier = None if disk is None else disk.tier(size.layout, lambda: seconds_per_token(loop.statistics()))
+    inner = RadixCache(book, tier) if options.cache == "radix" else NoneCache(book)
     cache = SessionAwareCache(inner, drafts=guessing.drafts)
     scheduler_config = SchedulerConfig(
         context_length=size.context,
@@ -182,13 +198,22 @@ def build_parts(
     has_overlap = overlaps(options)
     steps = ThreadPoolExecutor(1, thread_name_prefix="sojourn-steps") if has_overlap else None
     runner = Runner(backend, clock, drafter=guessing.drafter, executor=steps)
-    loop = EngineLoop(scheduler, runner, cache, clock, mem_check=check, depth=int(has_overlap))
+    loop = EngineLoop(
+        scheduler,
+        runner,
+        cache,
+        clock,
+        mem_check=check,
+        depth=int(has_overlap),
+        await_pages=None if disk is None else disk.await_pages,
+    )
     service_config = ServiceConfig(
         vocab_size=model.packed.config.vocab_size,
         context_length=size.context,
         eos_ids=frozenset(model.text.eos_ids),
         idle_timeout_s=idle_timeout_s,
         idle_max_s=idle_max_s,
+        session_tokens_max=session_tokens_max,
     )
     ids = itertools.count(1)
     service = SessionService(loop, cache, service_config, clock=clock, new_id=lambda: str(next(ids)), recorder=recorder)

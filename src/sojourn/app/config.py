@@ -42,6 +42,8 @@ class EngineOptions:
     overlap: bool | None = None
     speculate: str = NO_DRAFTS
     drafts_max: int = 8
+    disk_cache: str | None = None  # a folder
+    disk_cache_bytes: int = 4 << 30
 
     def check(self) -> None:
         """Raise ClientError on the first option that no model could satisfy; it names the option and the bound."""
@@ -54,6 +56,7 @@ class EngineOptions:
         check_range("strict_mem_check", self.strict_mem_check, 0, 2)
         check_range("seed", self.seed, 0, SEED_MAX, optional=True)
         check_range("drafts_max", self.drafts_max, 1, DRAFTS_MAX)
+        check_range("disk_cache_bytes", self.disk_cache_bytes, 1 << 20, 1 << 50)
         check_text("speculate", self.speculate)
         if self.overlap is not None:
             check_flag("overlap", self.overlap)
@@ -62,6 +65,8 @@ class EngineOptions:
         check_choice("weights", self.weights, get_args(WeightsWidth), optional=True)
         check_choice("kv_dtype", self.kv_dtype, get_args(KvDtype))
         check_choice("cache", self.cache, get_args(CacheKind))
+        if self.disk_cache is not None and self.cache == "none":
+            raise ClientError('disk_cache needs a cache above it: cache must be "radix"', param="disk_cache")
         if self.context is not None and self.pool_tokens is not None and self.context > self.pool_tokens:
             raise ClientError(
                 f"context {self.context:,} is larger than the pool of {self.pool_tokens:,} tokens", param="context"

@@ -45,6 +45,8 @@ class Engine:
     speculate    "off", "ngram" (guesses what comes next from what the conversation has said before), or a smaller model of
                  the same vocabulary that guesses, named as `model` is; every choice gives the same tokens
     drafts_max   most tokens guessed ahead; how many are is measured, and none where it would not be faster
+    disk_cache   a folder for KV that the pool has no room for, which also outlives the engine; by default none is kept
+    disk_cache_bytes   most bytes in it; what was used least recently goes
     strict_mem_check   when every page is counted from its owner's side too: 0 when the engine goes idle, 1 every few
                  seconds as well, 2 after every step
 
@@ -70,6 +72,8 @@ class Engine:
         overlap: bool | None = None,
         speculate: str | Path = NO_DRAFTS,
         drafts_max: int = 8,
+        disk_cache: str | Path | None = None,
+        disk_cache_bytes: int = 4 << 30,
         progress: Progress | None = None,
     ) -> None:
         options = EngineOptions(
@@ -87,6 +91,8 @@ class Engine:
             overlap=overlap,
             speculate=str(speculate),
             drafts_max=drafts_max,
+            disk_cache=None if disk_cache is None else str(disk_cache),
+            disk_cache_bytes=disk_cache_bytes,
         )
         opened_at = time.localtime()  # what a template calls now stands still: a conversation is rendered many times
         world = World(

@@ -1,0 +1,88 @@
+"""The disk tier as a person chooses it: a folder and a cap, off unless asked for. Makes the parts, saves at the end.
+
+It holds keys and values, from which conversations can be told, so the folder and its files are this user's only.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import typer
+
+from sojourn.app.config import EngineOptions
+from sojourn.cache.tiers_store import StoreTier
+from sojourn.core.clock import Clock
+from sojourn.core.tier import KvPages
+from sojourn.disk.store import DiskStore
+from sojourn.engine.loop import EngineStatistics
+from sojourn.models.identity import kv_identity
+from sojourn.models.packed import PackedModel
+from sojourn.pages.sizing import PoolLayout
+
+SAVE_S = 6.0  # that an engine takes to write back what it keeps, when it is told to stop; its supervisor waits longer
+READ_WAIT_S = 0.02  # that an engine with nothing else to do waits for the disk before it looks for new work
+
+logger = logging.getLogger("sojourn.disk")
+
+DiskCacheOption = Annotated[
+    Path | None, typer.Option(help="Folder for KV that the pool has no room for, and across restarts; by default none.")
+]
+DiskCacheBytesOption = Annotated[int, typer.Option(help="Most bytes in that folder.")]
+
+
+class Saved(Protocol):
+    """A cache."""
+
+    def save(self, is_late: Callable[[], bool]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DiskCache:
+    """A store, and what names the pages in it."""
+
+    store: DiskStore
+    kv: KvPages
+    identity: bytes
+    clock: Clock
+
+    def tier(self, layout: PoolLayout, seconds_per_token: Callable[[], float | None]) -> StoreTier:
+        """Prices reading against what this engine's own prompts take."""
+        return StoreTier(self.store, self.kv, self.identity, layout, self.clock, seconds_per_token)
+
+    def await_pages(self) -> None:
+        self.store.wait(READ_WAIT_S)
+
+    def save(self, cache: Saved) -> None:
+        """Nothing runs any more: what is kept goes to the disk, as much as the time allows, and the store is closed."""
+        began = self.clock()
+        cache.save(lambda: self.clock() - began > SAVE_S)
+        self.store.close(max(0.0, began + SAVE_S - self.clock()))
+
+
+def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clock: Clock) -> DiskCache | None:
+    """None: none is wanted. A folder that cannot be used is said in the log, and serving goes on."""
+    if options.disk_cache is None:
+        return None
+    store = DiskStore(Path(options.disk_cache), options.disk_cache_bytes, clock, logger.warning)
+    return DiskCache(store, kv, kv_identity(model) if store.is_open else b"", clock)
+
+
+def seconds_per_token(statistics: EngineStatistics) -> float | None:
+    """That a token of a prompt takes; None until one was computed."""
+    for phase in statistics.by_phase:
+        if phase.phase == "prefill" and phase.tokens.total > 0:
+            return phase.seconds.total / phase.tokens.total
+    return None
+
+
+def spoken_disk_cache(disk: DiskCache | None) -> str:
+    """For the person who started the server."""
+    if disk is None:
+        return "none"
+    statistics = disk.store.statistics()
+    if not statistics.is_open:
+        return "none: the folder cannot be used"
+    pages, size = sum(statistics.num_pages), statistics.num_bytes / 2**20
+    return f"{pages:,} pages are back, {size:,.0f} of {statistics.bytes_max / 2**20:,.0f} MiB"
