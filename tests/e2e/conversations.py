@@ -10,6 +10,7 @@ from sojourn.core.step import Sample, SamplingParams
 from sojourn.engine.events import FinishReason
 from sojourn.models.store import LoadedModel
 from sojourn.sessions.service import TurnParams
+from sojourn.spec.ngram import NgramDrafter
 from tests.e2e.engines import Heard, RealEngine, Shape, run_alone
 from tests.support.world import check_all_free, check_identity
 
@@ -20,6 +21,8 @@ MARKS = (
     "demotions",
     "retractions",
     "zombies",
+    "drafts accepted",
+    "drafts rejected",
     "batched",
     "aborts",
     "interrupts",
@@ -53,7 +56,7 @@ class Conversations:
         self.is_long = is_long  # past a window of 512
         self.model = model
         self.shape = self._draw_shape()
-        self.engine = RealEngine(model, self.shape)
+        self.engine = RealEngine(model, self.shape, NgramDrafter() if self.shape.drafts_max else None)
         self.vocab_size = model.packed.config.vocab_size
         self.opening = self._tokens(40, 60)  # what several conversations begin with
         self.histories: dict[str, list[int]] = {}
@@ -80,7 +83,8 @@ class Conversations:
             kv_dtype=pick(["f16", "f16", "f32"]),
             threads=pick([1, 2]),
             retract_every=0 if self.is_long else pick([0, 0, 3, 7, 13]),
-            depth=pick([0, 0, 1]),
+            depth=pick([0, 1]),
+            drafts_max=pick([0, 3, 8]),
         )
 
     def run(self, turns: int) -> Counter[str]:
@@ -258,6 +262,8 @@ class Conversations:
         self.reached["demotions"] += slots.demotions
         self.reached["retractions"] += scheduler.retractions
         self.reached["zombies"] += scheduler.zombies
+        self.reached["drafts accepted"] += scheduler.accepted
+        self.reached["drafts rejected"] += scheduler.drafted - scheduler.accepted
 
     # -- choices
 
@@ -276,7 +282,7 @@ class Conversations:
                 ),
             ]
         )
-        return TurnParams(sampling, self.chance.choice([0, 1, 4, 8, 12]), ignore_eos=self.chance.random() < 0.5)
+        return TurnParams(sampling, self.chance.choice([0, 1, 4, 8, 12, 24]), ignore_eos=self.chance.random() < 0.5)
 
     def _any_session(self) -> str:
         return self.chance.choice(self.engine.service.session_ids() or ("nobody",))
