@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 
 from sojourn.api import copies, wire
 from sojourn.api.errors import LimitError
+from sojourn.api.pace import Pace
 from sojourn.cache.protocol import CacheStatistics
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
@@ -17,7 +18,7 @@ from sojourn.core.ids import RequestId
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
-from sojourn.scheduler.request import StopMatcher
+from sojourn.scheduler.request import RequestState, StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams, UnstoredEvent
 from sojourn.sessions.slots import SlotStatistics
 
@@ -38,10 +39,11 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """How many sessions may be open, of all tenants and of one."""
+    """How many sessions may be open, of all tenants and of one, and how many turns of a tenant may wait. None: no bound."""
 
     total: int = 4096
-    tenant: int = 1024
+    tenant: int | None = 1024
+    tenant_waiting: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +54,7 @@ class _Running:
     name: str | None  # the service's, of its session
     num_history: int
     wants_samples: bool
+    namespace: str
     request_id: RequestId | None = None
     keep: int | None = None
 
@@ -79,11 +82,15 @@ class EngineDesk:
         # open ones by the service's name: namespace and id
         self._sessions = {name: parts_of(name) for name in service.session_ids()}
         self._running: dict[int, _Running] = {}
+        self._session_pace, self._turn_pace = Pace(clock), Pace(clock)
+        for _ in self._sessions:
+            self._session_pace.began()
 
     # -- requests
 
     def start(self, call: int, command: wire.Start) -> RequestId:
         """Start a request; its answer goes out before any of its events."""
+        self._check_line(command.namespace)
         params = TurnParams(
             sampling=command.sampling,
             max_new_tokens=command.max_new_tokens,
@@ -96,7 +103,7 @@ class EngineDesk:
         salted = f"{command.namespace}{SALT_MARK}{command.cache_salt}" if command.cache_salt else None
         ids = command.token_ids
         if command.session_id is None:
-            running = _Running(call, None, 0, wants_samples)
+            running = _Running(call, None, 0, wants_samples, command.namespace)
             turn = None
             running.request_id = self._service.submit(ids, params, namespace=salted or command.namespace)
         else:
@@ -109,13 +116,14 @@ class EngineDesk:
                     param="session_id",
                     code="history_changed",
                 )
-            running = _Running(call, name, before.num_tokens, wants_samples)
+            running = _Running(call, name, before.num_tokens, wants_samples, command.namespace)
             turn = before.num_turns
             if before.num_tokens and ids[:1] == [command.bos_id]:
                 ids = ids[1:]
                 params = replace(params, logprobs_from=command.logprobs_from and command.logprobs_from - 1)
             running.request_id = self._service.start_turn(name, ids, params, note=command.note, cache_namespace=salted)
         self._running[call] = running
+        self._turn_pace.began()
         self.answer(call, wire.Started(turn, running.num_history + len(ids)))
         return running.request_id
 
@@ -130,6 +138,7 @@ class EngineDesk:
             self._send(wire.Tokens(call, ids, samples, event.cached_tokens, list(event.known)))
             return
         del self._running[call]
+        self._turn_pace.ended()
         kept = 0 if event.reason is FinishReason.ABORT else len(event.output_ids)
         self._send(
             wire.Ended(
@@ -176,14 +185,20 @@ class EngineDesk:
         match command:
             case wire.OpenSession():
                 name = self._new_name(command.session_id, command.namespace)
-                self._service.open(name, namespace=command.namespace, idle_timeout_s=command.idle_timeout_s)
-                self._sessions[name] = command.namespace, command.session_id
+                self._service.open(
+                    name,
+                    namespace=command.namespace,
+                    idle_timeout_s=command.idle_timeout_s,
+                    priority=command.priority,
+                )
+                self._know(name, command.namespace, command.session_id)
                 return self._info(name)
             case wire.CloseSession():
                 name = self._reach(command.session_id, command.namespace)
                 reply = self._service.close(name)
                 if not reply.deferred:
                     del self._sessions[name]
+                    self._session_pace.ended()
                 return wire.Closed(reply.deferred, reply.freed_pages)
             case wire.ShowSession():
                 return self._info(self._reach(command.session_id, command.namespace))
@@ -221,6 +236,7 @@ class EngineDesk:
         """A session ended by itself: told to the front, and out of reach from now on."""
         if isinstance(notice, SessionClosed):
             namespace, session_id = self._sessions.pop(notice.session_id, ("", notice.session_id))
+            self._session_pace.ended()
             self._send(
                 wire.SessionEnded(
                     session_id,
@@ -271,12 +287,37 @@ class EngineDesk:
 
     def _check_room(self, namespace: str) -> None:
         """Raise LimitError when as many sessions are open as may be."""
-        total = len(self._sessions)
+        total, bound = len(self._sessions), self._limits.tenant
         if total >= self._limits.total:
-            raise LimitError(f"{total} sessions are open, the bound of this server", code="too_many_sessions")
-        own = sum(owner == namespace for owner, _ in self._sessions.values())
-        if own >= self._limits.tenant:
-            raise LimitError(f"{own} sessions are open, the bound of one tenant", code="too_many_sessions")
+            raise self._full(f"{total} sessions are open, the bound of this server")
+        own = 0 if bound is None else sum(owner == namespace for owner, _ in self._sessions.values())
+        if bound is not None and own >= bound:
+            raise self._full(f"{own} sessions are open, the bound of one tenant is {bound}")
+
+    def _full(self, message: str) -> LimitError:
+        wait_s = self._session_pace.turn_away()
+        return LimitError(message, param="session_id", code="too_many_sessions", retry_after_s=wait_s)
+
+    def _check_line(self, namespace: str) -> None:
+        """Raise LimitError when as many turns of this tenant wait for their first step as may."""
+        bound = self._limits.tenant_waiting
+        if bound is None:
+            return
+        ids = [running.request_id for running in self._running.values() if running.namespace == namespace]
+        requests = [self._loop.scheduler.get(request_id) for request_id in ids if request_id is not None]
+        waiting = sum(request is not None and request.state is RequestState.WAITING for request in requests)
+        if waiting >= bound:
+            raise LimitError(
+                f"{waiting} turns of this tenant wait already, the bound is {bound}",
+                param="tenant",
+                code="too_many_waiting",
+                retry_after_s=self._turn_pace.turn_away(),
+            )
+
+    def _know(self, name: str, namespace: str, session_id: str) -> None:
+        """A session of that name is open."""
+        self._sessions[name] = namespace, session_id
+        self._session_pace.began()
 
     def _info(self, name: str) -> wire.SessionInfo:
         summary = self._service.summary(name)
@@ -291,6 +332,7 @@ class EngineDesk:
             summary.idle_timeout_s,
             [wire.HeldPages(pool.name.lower(), own, leased) for pool, (own, leased) in pages.items()],
             copies.killed(summary.killed),
+            summary.priority,
         )
 
     def _transcript(self, name: str) -> wire.Transcript:
@@ -306,7 +348,7 @@ class EngineDesk:
         salt = command.copy.cache_salt
         namespace = f"{command.namespace}{SALT_MARK}{salt}" if salt else command.namespace
         self._service.take_in(copies.heard(command.copy, name, namespace))
-        self._sessions[name] = command.namespace, command.session_id
+        self._know(name, command.namespace, command.session_id)
         return self._info(name)
 
     def _branch(self, command: wire.Rewind | wire.Fork) -> wire.SessionInfo:
@@ -317,7 +359,7 @@ class EngineDesk:
             return self._info(name)
         new = self._new_name(command.new_id, command.namespace)
         self._service.fork(name, new, length=length)
-        self._sessions[new] = command.namespace, command.new_id
+        self._know(new, command.namespace, command.new_id)
         return self._info(new)
 
     def _end_of_turns(self, name: str, turns: int, length: int | None) -> int:

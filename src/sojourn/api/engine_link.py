@@ -246,4 +246,5 @@ def _refusal(event: wire.Refusal) -> SojournError:
         return OverloadedError(event.message)
     refusal = kinds.get(event.status, ClientError)(event.message, param=event.param, code=event.code)
     refusal.status = event.status
+    refusal.retry_after_s = event.retry_after_s
     return refusal

@@ -168,7 +168,8 @@ class EngineServer:
         if error is None or isinstance(error, EngineStoppedError):
             return
         if isinstance(error, ClientError):
-            self._outbox.put(wire.Refusal(call, error.status, str(error), error.param, error.code))
+            refusal = wire.Refusal(call, error.status, str(error), error.param, error.code, error.retry_after_s)
+            self._outbox.put(refusal)
         elif isinstance(error, StoreError):
             self._outbox.put(wire.Refusal(call, 503, str(error), None, wire.STORE_DOWN))
         elif isinstance(error, SojournError):

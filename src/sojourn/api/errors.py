@@ -32,6 +32,12 @@ class LimitError(ClientError):
 
     status = 429
 
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.retry_after_s = retry_after_s
+
 
 class DrainingError(SojournError):
     """The server is shutting down and takes no new work."""
@@ -68,7 +74,7 @@ def fault_of(error: SojournError, retry_after_s: int = 1) -> Fault:
         if isinstance(error, ConflictError):
             headers["x-should-retry"] = "false"  # clients retry a 409 by themselves; a busy session would see it again
         if error.status == 429:
-            headers["retry-after"] = str(retry_after_s)
+            headers["retry-after"] = str(error.retry_after_s or retry_after_s)
         if error.status == 401:
             headers["www-authenticate"] = "Bearer"
         return Fault(error.status, str(error), type_of(error.status), error.param, error.code, headers)

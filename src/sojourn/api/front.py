@@ -15,6 +15,7 @@ from sojourn.api.errors import DrainingError, LimitError
 from sojourn.api.generation import Generation
 from sojourn.api.lanes import Lanes
 from sojourn.api.metrics import Metrics
+from sojourn.api.pace import Pace
 from sojourn.api.settings import FrontSettings, FrontWorld
 from sojourn.api.text.glue import Glue
 from sojourn.api.text.stop_strings import TextStream
@@ -43,7 +44,9 @@ class Front:
         self.world = world
         self.link = EngineLink(settings.address, world.clock)
         self.link.on_welcome = self._take_card
-        self.lanes = Lanes(settings.session_requests_max)
+        self._pace = Pace(world.clock)  # of all requests
+        self._paces: dict[str, Pace] = {}  # of a tenant's
+        self.lanes = Lanes(settings.session_requests_max, self._pace)
         self.started_at = world.now()
         self.on_new_engine: Callable[[], None] = lambda: None
         self.is_draining = False
@@ -99,21 +102,39 @@ class Front:
     async def work(self, tenant: str) -> AsyncIterator[None]:
         """A request is at work inside: counted, bounded, and waited for by a drain."""
         self.check_open()
-        settings = self.settings
-        if self.num_live >= settings.requests_max or self._live[tenant] >= settings.tenant_requests_max:
-            raise LimitError(
-                f"{self._live[tenant]} requests are running or waiting; come back", code="too_many_requests"
-            )
+        paces = self._pace, self._paces.setdefault(tenant, Pace(self.world.clock))
+        self._check_bounds(tenant, *paces)
+        for pace in paces:
+            pace.began()
         self._live[tenant] += 1
         self._idle.clear()
         try:
             yield
         finally:
+            for pace in paces:
+                pace.ended()
             self._live[tenant] -= 1
             if not self._live[tenant]:
                 del self._live[tenant]
             if not self._live:
                 self._idle.set()
+
+    def _check_bounds(self, tenant: str, pace: Pace, own_pace: Pace) -> None:
+        """Raise LimitError when as many requests run or wait as may, of all tenants or of this one."""
+        bound, own_bound = self.settings.requests_max, self.settings.tenant_requests_max
+        if self._live[tenant] >= own_bound:
+            raise LimitError(
+                f"{self._live[tenant]} requests of this tenant are running or waiting, the bound is {own_bound}",
+                param="tenant",
+                code="too_many_requests",
+                retry_after_s=own_pace.turn_away(),
+            )
+        if self.num_live >= bound:
+            raise LimitError(
+                f"{self.num_live} requests are running or waiting, the bound of this server is {bound}",
+                code="too_many_requests",
+                retry_after_s=pace.turn_away(),
+            )
 
     @asynccontextmanager
     async def generate(

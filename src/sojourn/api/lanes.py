@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sojourn.api.errors import LimitError
+from sojourn.api.pace import Pace
 from sojourn.core.errors import ConflictError
 
 
@@ -22,8 +23,9 @@ LEAVING_TICKS = 32  # of the loop: whoever has gone away leaves the lane within 
 
 
 class Lanes:
-    def __init__(self, waiting_max: int) -> None:
+    def __init__(self, waiting_max: int, pace: Pace | None = None) -> None:
         self._waiting_max = waiting_max
+        self._pace = pace  # of turns, for those who find the line full
         self._taken: dict[Hashable, _Lane] = {}
 
     def is_taken(self, key: Hashable) -> bool:
@@ -55,7 +57,12 @@ class Lanes:
             )
         lane = self._taken[key]
         if len(lane.waiting) >= self._waiting_max:
-            raise LimitError(f"{self._waiting_max} turns wait for this session already", code="session_queue_full")
+            raise LimitError(
+                f"{self._waiting_max} turns wait for this session already, which is the bound",
+                param="session_id",
+                code="session_queue_full",
+                retry_after_s=None if self._pace is None else self._pace.turn_away(),
+            )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiting.append(turn)
         try:

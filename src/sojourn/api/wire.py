@@ -40,6 +40,7 @@ class OpenSession(Message, frozen=True):
     session_id: str
     namespace: str
     idle_timeout_s: float | None
+    priority: int = 0
 
 
 class CloseSession(Message, frozen=True):
@@ -91,6 +92,7 @@ class SessionCopy(Body, frozen=True):
     has_begun: bool
     idle_timeout_s: float | None
     cache_salt: str
+    priority: int = 0
 
 
 class TakeIn(Message, frozen=True):
@@ -237,6 +239,7 @@ class SessionInfo(Body, frozen=True):
     idle_timeout_s: float | None
     pages: list[HeldPages]
     killed: Killed | None = None
+    priority: int = 0
 
 
 class SessionList(Body, frozen=True):
@@ -326,6 +329,7 @@ class Refusal(Message, frozen=True):
     message: str
     param: str | None
     code: str | None
+    retry_after_s: int | None = None
 
 
 class Tokens(Message, frozen=True):

@@ -74,6 +74,7 @@ def _serve_kept(start: EngineStart, prepared: Prepared, world: World) -> EngineS
             draft=prepared.draft,
             idle_timeout_s=start.session_timeout_s,
             idle_max_s=start.keeping.idle_max_s,
+            session_tokens_max=start.limits.session_tokens,
             recorder=recorder,
         )
         parts.service.restore()
@@ -93,7 +94,7 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
         lambda stops, skip_special: StopStrings(tokenizer, stops, skip_special=skip_special),
         world.clock,
         outbox.put,
-        SessionLimits(start.sessions_max, start.tenant_sessions_max),
+        SessionLimits(start.limits.sessions, start.limits.tenant_sessions, start.limits.tenant_waiting),
     )
 
     def listen(notice: Notice) -> None:

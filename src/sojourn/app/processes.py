@@ -10,6 +10,7 @@ from typing import Literal
 from sojourn.api.settings import FrontSettings
 from sojourn.app.config import EngineOptions
 from sojourn.app.keeping import StoreOptions
+from sojourn.app.limits import Limits
 
 EXIT_OPTIONS = 2
 EXIT_BROKEN_LAW = 70
@@ -25,8 +26,7 @@ class EngineStart:
     options: EngineOptions
     session_timeout_s: float | None = None
     report_dir: str | None = None
-    sessions_max: int = 4096
-    tenant_sessions_max: int = 1024
+    limits: Limits = field(default_factory=Limits)
     access: str = ""  # who may ask, for the table of decisions
     log_format: LogFormat = "text"
     keeping: StoreOptions = field(default_factory=StoreOptions)

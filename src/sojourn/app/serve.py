@@ -25,6 +25,7 @@ from sojourn.app.cli_options import (
 )
 from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.keeping import DataDirOption, DurabilityOption, StoreDaysOption, StoreMibOption, StoreOptions
+from sojourn.app.limits import LimitOption, Limits
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
 from sojourn.app.supervisor import Part, Supervisor, listen
@@ -54,6 +55,7 @@ def serve(
     strict_mem_check: Annotated[int, typer.Option(help="0: census when idle; 1: and every 5 s; 2: every step.")] = 1,
     api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
     sessions: Annotated[int, typer.Option(help="Sessions that may be open.")] = 4096,
+    limit: LimitOption = None,
     session_timeout: SessionTimeoutOption = None,
     durability: DurabilityOption = Durability.TURN,
     data_dir: DataDirOption = None,
@@ -83,14 +85,13 @@ def serve(
     options.check()
     keeping = StoreOptions(durability, str(data_dir or config.data_dir()), store_mib, store_days)
     keeping.check()
-    check_range("sessions", sessions, 1, 1_000_000)
-    check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
-    if session_timeout is not None:
-        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
+    limits = Limits.of(sessions, limit)
+    check_times(shutdown_timeout, session_timeout)
     check_address(host, port, has_keys=api_key_file is not None)
     if report_dir is not None:
         check_report_dir(report_dir)
     settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=metrics_compat)
+    settings = replace(settings, tenant_requests_max=limits.tenant_turns)
     key_file = None if api_key_file is None else str(api_key_file)
     front = FrontStart(fd=-1, settings=settings, api_key_file=key_file, log_format=log_format)
     engine = EngineStart(
@@ -98,14 +99,19 @@ def serve(
         model=model,
         options=options,
         session_timeout_s=session_timeout,
-        sessions_max=sessions,
-        tenant_sessions_max=sessions,
+        limits=limits,
         report_dir=None if report_dir is None else str(report_dir),
         log_format=log_format,
         keeping=keeping,
         access=f"from {key_file}" if key_file else "none: this machine only",
     )
     return run_both(host, port, front, engine)
+
+
+def check_times(shutdown_timeout: float, session_timeout: float | None) -> None:
+    check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
+    if session_timeout is not None:
+        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
 
 
 def check_address(host: str, port: int, *, has_keys: bool) -> None:

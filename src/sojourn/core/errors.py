@@ -20,6 +20,7 @@ class ClientError(SojournError):
     """The caller asked for something illegal. Nothing was changed."""
 
     status = 400
+    retry_after_s: int | None = None  # where waiting helps, and for how long
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -36,6 +36,7 @@ def session_object(info: wire.SessionInfo, text: TextSide) -> schemas.SessionObj
         turns=info.num_turns,
         tokens=info.num_tokens,
         timeout=info.idle_timeout_s,
+        priority=info.priority,
         pages={held.pool: schemas.PagesOfPool(own=held.own, leased=held.leased) for held in info.pages},
         killed=None if info.killed is None else killed_object(info.killed, text),
     )
@@ -65,7 +66,8 @@ def _add_life(router: APIRouter, desk: SessionDesk) -> None:
         front.check_open()
         asked = body or schemas.OpenBody()
         name = asked.session_id or front.world.new_id()
-        info = await front.link.ask(wire.OpenSession(name, principal.tenant, asked.timeout), wire.SessionInfo)
+        command = wire.OpenSession(name, principal.tenant, asked.timeout, asked.priority)
+        info = await front.link.ask(command, wire.SessionInfo)
         front.metrics.session_opened()
         desk.forget(name, info.namespace)
         return session_object(info, front.text)

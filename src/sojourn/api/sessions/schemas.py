@@ -23,6 +23,13 @@ class OpenBody(Strict):
         allow_inf_nan=False,
         description="seconds of idleness after which it is closed",
     )
+    priority: int = Field(
+        default=0,
+        ge=-100,
+        le=100,
+        strict=True,
+        description="the higher, the later its KV is given up when pages are short; its tokens stay in any case",
+    )
 
 
 class InputBody(Strict):
@@ -107,6 +114,7 @@ class SessionObject(BaseModel):
     turns: int
     tokens: int
     timeout: float | None
+    priority: int
     pages: dict[str, PagesOfPool]
     killed: KilledObject | None = Field(default=None, description="until the next turn; with --durability token")
 

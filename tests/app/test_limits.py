@@ -1,0 +1,30 @@
+"""`--limit NAME=N`: bounds by name, refused by name."""
+
+import pytest
+
+from sojourn.app.limits import Limits
+from sojourn.core.errors import ClientError
+
+
+def test_limits_by_name() -> None:
+    limits = Limits.of(10, ["tenant_sessions=3", "tenant_turns=4", "tenant_waiting=2", "session_tokens=100"])
+    assert limits == Limits(10, 3, 4, 2, 100)
+    assert Limits.of(7, None) == Limits(7)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tenants=3", "tenant_turns", "tenant_turns=", "tenant_turns=-1", "tenant_turns=x"]
+)
+def test_what_is_no_limit_is_refused_with_the_names(text: str) -> None:
+    with pytest.raises(ClientError, match="tenant_sessions, tenant_turns, tenant_waiting, session_tokens") as refused:
+        Limits.of(10, [text])
+    assert refused.value.param == "limit"
+
+
+@pytest.mark.parametrize(
+    ("text", "param"), [("tenant_turns=0", "tenant_turns"), ("session_tokens=1", "session_tokens")]
+)
+def test_bounds_of_limits(text: str, param: str) -> None:
+    with pytest.raises(ClientError, match=f"{param} must be a whole number from") as refused:
+        Limits.of(10, [text])
+    assert refused.value.param == param
