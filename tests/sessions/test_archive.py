@@ -32,14 +32,15 @@ def histories(draw: st.DrawFn) -> StoredSession:
     tokens = np.array(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=place, max_size=place)), np.int32)
     timeout_s = draw(st.none() | st.floats(0.1, 1e6))
     name, salt = draw(st.text(max_size=8)), draw(st.text(max_size=8))
+    epoch, priority = draw(st.integers(0, 5)), draw(st.integers(-9, 9))
     return StoredSession(
-        name, salt, bool(turns), timeout_s, 0.0, draw(st.integers(0, 5)), number + 1, tuple(turns), tokens
+        name, salt, bool(turns), timeout_s, 0.0, epoch, number + 1, tuple(turns), tokens, priority=priority
     )
 
 
 def told(stored: StoredSession) -> tuple[object, ...]:
     return (stored.session_id, stored.namespace, stored.has_begun, stored.idle_timeout_s, stored.epoch,
-            stored.next_turn, stored.turns, stored.tokens.tolist())  # fmt: skip
+            stored.next_turn, stored.priority, stored.turns, stored.tokens.tolist())  # fmt: skip
 
 
 @given(stored=histories())
@@ -47,7 +48,7 @@ def test_a_session_comes_back_as_it_went(stored: StoredSession) -> None:
     assert told(unpack(pack(stored, MODEL), MODEL)) == told(stored)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(stored=histories(), where=st.floats(0, 1), bit=st.integers(0, 7), keep=st.floats(0, 1))
 def test_a_file_that_was_cut_or_changed_is_refused(stored: StoredSession, where: float, bit: int, keep: float) -> None:
     data = pack(stored, MODEL)
@@ -59,7 +60,7 @@ def test_a_file_that_was_cut_or_changed_is_refused(stored: StoredSession, where:
         assert caught.value.param == "file"
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=200), begins_right=st.booleans())
 def test_anything_at_all_is_refused(data: bytes, begins_right: bool) -> None:
     start = struct.pack("<8sHHI", b"SOJOURN\x1a", 1, len(data) % 3, 0) if begins_right else b""
@@ -103,12 +104,13 @@ def test_a_file_that_was_made_up_with_the_right_sum_is_checked_where_it_is_taken
         replace(good, turns=()),
         replace(good, turns=(replace(turn, output_start=9),)),
         replace(good, next_turn=0),
+        replace(good, priority=101),
         replace(good, turns=(replace(turn, end=65),), tokens=np.zeros(65, np.int32)),
     ]
     for stored in wrong:
         with pytest.raises(ClientError) as caught:
             world.service.take_in(unpack(pack(stored, MODEL), MODEL))
-        assert caught.value.param == "file"
+        assert caught.value.param in ("file", "priority")
         assert world.service.session_ids() == ("a",)
     world.service.take_in(unpack(pack(good, MODEL), MODEL))
     world.run_turn("b", [4], 5)

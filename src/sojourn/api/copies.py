@@ -22,6 +22,7 @@ def told(stored: StoredSession, cache_salt: str) -> wire.SessionCopy:
         has_begun=stored.has_begun,
         idle_timeout_s=stored.idle_timeout_s,
         cache_salt=cache_salt,
+        priority=stored.priority,
     )
 
 
@@ -36,6 +37,7 @@ def heard(copy: wire.SessionCopy, session_id: str, namespace: str) -> StoredSess
         next_turn=copy.next_turn,
         turns=tuple(TurnRecord(t.turn, t.start, t.output_start, t.end, t.note, t.reason) for t in copy.turns),
         tokens=np.frombuffer(copy.token_ids, _TOKEN).astype(np.int32),
+        priority=copy.priority,
     )
 
 

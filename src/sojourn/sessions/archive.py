@@ -43,6 +43,7 @@ class _Head(msgspec.Struct, frozen=True):
     idle_timeout_s: float | None
     epoch: int
     next_turn: int
+    priority: int = 0
 
 
 class _Turn(msgspec.Struct, frozen=True, array_like=True):
@@ -73,6 +74,7 @@ def pack(stored: StoredSession, model: ArchivedModel) -> bytes:
         idle_timeout_s=stored.idle_timeout_s,
         epoch=stored.epoch,
         next_turn=stored.next_turn,
+        priority=stored.priority,
     )
     rows = [_Turn(t.turn, t.start, t.output_start, t.end, t.reason, t.note) for t in stored.turns]
     return join(
@@ -122,6 +124,7 @@ def unpack(data: bytes, model: ArchivedModel) -> StoredSession:
         next_turn=head.next_turn,
         turns=tuple(TurnRecord(r.turn, r.start, r.output_start, r.end, r.note, r.reason) for r in rows),
         tokens=np.frombuffer(sections[b"TOKN"], _TOKEN).astype(np.int32),
+        priority=head.priority,
     )
 
 

@@ -141,6 +141,7 @@ class SessionService:
         complaint = complaint_of(stored.tokens, stored.turns, stored.next_turn, self._config.vocab_size)
         if complaint is not None:
             raise ClientError(f"this is no session's history: {complaint}", param="file")
+        check_range("priority", stored.priority, -PRIORITY_MAX, PRIORITY_MAX)
         num_tokens, longest = len(stored.tokens), self._config.context_length
         if num_tokens > longest:
             raise ClientError(f"the session has {num_tokens:,} tokens; the context is {longest:,}", param="file")
