@@ -3,8 +3,9 @@
 import pytest
 from tests.support.world import World, WorldConfig
 
-from sojourn.audit.watchdog import WEDGED_AFTER_S
+from sojourn.audit.watchdog import COVERED_MAX, LOOK_EVERY, UNTRIED_STEPS, WEDGED_AFTER_S
 from sojourn.core.errors import CorruptionError
+from sojourn.scheduler.admission import RETRY_STEPS, Admission
 
 
 def wedged(seqs_max: int = 4) -> World:
@@ -61,3 +62,52 @@ def test_long_idleness_is_no_wedge() -> None:
     request_id = world.submit([1, 2, 3], 4)
     world.run()
     assert world.records[request_id].end is not None
+
+
+# -- pages that could be had while others run
+
+
+class Withholding:
+    """Says yes to nobody who waits, whatever pages there are: as an admission that forgot whom it may have them from."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_on = False
+        admit = world.cache.admit
+        monkeypatch.setattr(world.cache, "admit", lambda *args: not self.is_on and admit(*args))
+
+
+def test_a_request_that_is_refused_pages_that_could_be_had_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(WorldConfig(context=2048, num_pages=256))
+    withholding = Withholding(world, monkeypatch)
+    world.submit([1, 2, 3], 1000)
+    world.step()
+    waiting = world.submit([4, 5, 6], 4)
+    withholding.is_on = True
+    with pytest.raises(CorruptionError, match=f"{waiting} waits for pages up to 3 tokens, which could be had"):
+        for _ in range(2 * RETRY_STEPS * (LOOK_EVERY + COVERED_MAX)):
+            world.step()
+
+
+def test_a_request_that_is_not_tried_at_all_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(WorldConfig(context=2048, num_pages=256))
+    withholding = Withholding(world, monkeypatch)
+    world.submit([1, 2, 3], 1000)
+    world.step()
+    waiting = world.submit([4, 5, 6], 4)
+    withholding.is_on = True
+    world.step()
+    monkeypatch.setattr(Admission, "open", lambda *args: iter(()))
+    with pytest.raises(CorruptionError, match=f"{waiting} waits and was not tried for {UNTRIED_STEPS + 1} steps"):
+        for _ in range(2 * UNTRIED_STEPS):
+            world.step()
+
+
+def test_who_waits_for_pages_that_are_in_use_is_not_wedged() -> None:
+    world = World(WorldConfig(context=1024, num_pages=64))
+    first = world.submit([1, 2, 3], 1000)
+    for _ in range(400):
+        world.step()
+    second = world.submit(list(range(60)) * 12, 4)
+    world.run()
+    assert world.records[first].end is not None
+    assert world.records[second].end is not None

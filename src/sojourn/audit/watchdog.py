@@ -1,4 +1,5 @@
-"""The law that work gets done: no request is alive for long while nothing runs and pages could be had.
+"""The law that work gets done: no request is alive for long while nothing runs and pages could be had, and none waits, with
+a place free, for pages that it could have, however much others run.
 
 Told by the loop when something ran and when nothing could be planned although requests are alive. What it raises nobody
 here catches: the engine reports and stops, and whoever watches over it starts another.
@@ -8,16 +9,28 @@ from collections.abc import Iterable
 
 from sojourn.cache.protocol import PrefixCache
 from sojourn.core.errors import law
+from sojourn.core.ids import StepId
 from sojourn.core.step import Pool
+from sojourn.scheduler.admission import RETRY_STEPS, Blocked
 from sojourn.scheduler.request import Request
 
 WEDGED_AFTER_S = 20.0  # less than a front waits for steps before it says that the engine is not alive
 
+LOOK_EVERY = 8  # refusals of one request between two looks at whether they are right
+COVERED_MAX = (
+    64  # refusals in a row with the pages there: some may wait behind the fence, and be taken by those that run
+)
+UNTRIED_STEPS = 8 * RETRY_STEPS
+
 
 class Watchdog:
-    """Costs nothing while steps run."""
+    """Costs next to nothing while steps run and nobody waits for pages."""
 
     def __init__(self, cache: PrefixCache, after_s: float = WEDGED_AFTER_S) -> None:
+        self._blocked: Request | None = None
+        self._refusals = 0  # of that one, told so far
+        self._covered = 0  # of them in a row, now
+        self._tried_at = StepId(0)
         self._cache = cache
         self._after_s = after_s
         self._stuck_since: float | None = None  # the first step since one ran that could plan nothing
@@ -25,6 +38,39 @@ class Watchdog:
     def ran(self) -> None:
         """A step was launched, or settled."""
         self._stuck_since = None
+
+    def waits(self, step: StepId, blocked: Blocked | None) -> None:
+        """After a step was planned: who is first in line, with a place free, and was refused for want of pages.
+
+        A refusal is looked at in a while: if there were pages on the very terms it was refused on, every one that follows is.
+        """
+        if blocked is None or blocked.request is not self._blocked:
+            self._blocked = None if blocked is None else blocked.request
+            self._refusals = self._covered = 0
+            if blocked is None:
+                return
+        request, refusal = blocked.request, blocked.refusal
+        law(
+            step - refusal.tried_at <= UNTRIED_STEPS,
+            "%s waits and was not tried for %d steps",
+            request.request_id,
+            step - refusal.tried_at,
+        )
+        if self._refusals and refusal.tried_at == self._tried_at:
+            return
+        self._tried_at = refusal.tried_at
+        self._refusals += 1
+        if not self._covered and self._refusals % LOOK_EVERY:
+            return
+        has_pages = self._cache.covers(request.cached, refusal.length, refusal.terms)
+        self._covered = self._covered + 1 if has_pages else 0
+        law(
+            self._covered <= COVERED_MAX,
+            "%s waits for pages up to %d tokens, which could be had, and was refused %d times",
+            request.request_id,
+            refusal.length,
+            self._refusals,
+        )
 
     def nothing_ran(self, now: float, alive: Iterable[Request]) -> None:
         """No step is in flight and none could be planned: that may not go on for long while requests are alive.

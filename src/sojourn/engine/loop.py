@@ -122,6 +122,7 @@ class EngineLoop:
         """Plan and launch the next step, and settle the oldest in flight when there are more than `depth`."""
         step, began_at = StepId(self._next_step), self._clock()
         plan = self._scheduler.plan(step)
+        self._watchdog.waits(step, self._scheduler.blocked())
         if plan.work:
             self._next_step += 1
             self._watchdog.ran()
@@ -187,6 +188,7 @@ class EngineLoop:
             prompt_tokens=request.cached.num_prompt,
             cached_tokens=request.cached_tokens,
             cached_source=request.cached_source,
+            cache_miss=request.cache_miss,
             completion_tokens=request.num_outputs,
             queued_at=request.times.queued_at,
             admitted_at=request.times.admitted_at,
