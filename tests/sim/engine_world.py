@@ -346,6 +346,14 @@ class EngineWorld:
         marks["drafts ahead"] += self.check.drafts_ahead
         marks["mixed steps"] += self.check.mixed
         marks["slides"] += self.check.slides
+        tier = self.slots.tier_statistics()
+        if tier is not None:
+            marks["fetches"] += tier.fetches
+            marks["fetched pages"] += tier.fetched_pages
+            marks["fetched tails"] += tier.fetched_tokens
+            marks["fetches failed"] += tier.failed
+            marks["fetches lost"] += tier.lost
+            marks["fetches slow"] += tier.slow
         radix = self.inside.world.radix
         if radix is not None:
             tree = radix.tree_statistics()

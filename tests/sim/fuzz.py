@@ -40,6 +40,7 @@ MARKS = {
             "overlaps", "another namespace", "rewinds under a turn", "empty", "too long for the context", "too long for the pool")),
         *(f"pages of {size}" for size in (1, 2, 4, 8, 16, 64, 256)), "depth 0", "depth 1", "depth 2",
         "ends by stop", "ends by length", "plain", "calms", "closes", "deferred closes", "expiries", "rewinds", "forks",
+        "fetches", "fetched pages", "fetched tails", "fetches failed", "fetches lost",
         "forks under a turn", "full evictions", "swa evictions", "splits", "merges",
     ),
 }  # fmt: skip

@@ -51,6 +51,10 @@ def with_drafts(rng: random.Random, config: WorldConfig) -> WorldConfig:
     )
 
 
+def with_tier(rng: random.Random, config: WorldConfig) -> WorldConfig:
+    return replace(config, tier_seed=rng.choice([None, rng.randrange(1000)]))
+
+
 class Storm:
     """One seed's choices over one engine."""
 
@@ -58,6 +62,7 @@ class Storm:
         self.rng = random.Random(f"storm {seed} {cache}")
         draw, choice = self.rng.randint, self.rng.choice
         config = with_drafts(random.Random(f"drafts {seed} {cache}"), draw_config(self.rng, cache))
+        config = with_tier(random.Random(f"tier {seed} {cache}"), config)
         self.world = EngineWorld(
             config,
             depth=choice([0, 1, 1, 2]),
@@ -76,6 +81,7 @@ class Storm:
             "fork": choice([0, 1, 5]),
             "wait": choice([0, 0, 3]),
             "flush": choice([0, 0, 1]),
+            "save": 1 if config.tier_seed is not None and config.tier_seed % 3 == 0 else 0,
             "calm": choice([0, 0, 1]),
             "run_all": choice([0, 1]),
         }
@@ -148,6 +154,10 @@ class Storm:
 
     def flush(self) -> None:
         self.world.slots.flush()
+
+    def save(self) -> None:
+        """All that is kept goes to the tier, too. Its tree stays."""
+        self.world.slots.save(lambda: False)
 
     # -- choices
     def _end(self, *, undo: bool) -> None:

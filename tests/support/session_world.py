@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sojourn.core.ids import RequestId
+from sojourn.core.tier import PageStore
 from sojourn.engine.events import Event, FinishedEvent, Notice, TokensEvent
 from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.service import ServiceConfig, SessionClosed, SessionService, TurnParams
@@ -27,8 +28,9 @@ class SessionWorld:
         logs_tokens: bool = False,
         bytes_max: int | None = None,
         idle_max_s: float | None = None,
+        pages: PageStore | None = None,
     ) -> None:
-        self.world = World(config, lambda inner: SessionAwareCache(inner, publishes=publishes), depth)
+        self.world = World(config, lambda inner: SessionAwareCache(inner, publishes=publishes), depth, store=pages)
         slots = self.world.cache
         assert isinstance(slots, SessionAwareCache)
         self.slots = slots

@@ -3,7 +3,7 @@
 A point is legal where the window before it is live, page by page; an older point may be legal where a later one is not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -66,6 +66,10 @@ class Matcher:
         needed = np.maximum(0, ends * size - (self._layout.window - 1)) // size
         legal = np.flatnonzero(dead_below <= needed)
         return int(legal[-1]) + 1 if len(legal) else 0
+
+    def is_live(self, path: Sequence[Node], first: int, end: int) -> bool:
+        """Whether every window page in `[first, end)` along the path is there."""
+        return all(node.swa[max(first - node.start, 0) : max(end - node.start, 0)].all() for node in path)
 
     def pages_of(self, match: Match) -> tuple[PageArray, ...]:
         """The match's pages per pool; window pages only where the lease will cover them."""

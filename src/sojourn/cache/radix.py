@@ -66,7 +66,9 @@ class RadixCache:
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size
-        length += self._tier.tail_len(key, tokens, length)
+        tail = self._tier.tail_of(key, tokens, len(tokens) - 1)
+        if tail is not None and tail[0] == length:
+            length = tail[1]
         return PrefixMatch(length, "prefix" if length else "none")
 
     def is_fetching(self, request: CacheRequest) -> bool:
@@ -175,6 +177,10 @@ class RadixCache:
         return ()
 
     # -- for decorators
+    def reach(self, key: CacheKey, tokens: TokenArray) -> int:
+        size = self.book.layout.page_size
+        return self.tree.reach(key.namespace, tokens, len(tokens) // size) * size
+
     def could_admit(
         self,
         request: CacheRequest,
@@ -240,8 +246,17 @@ class RadixCache:
     # -- inside
     def _match(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> Match:
         """The longest reusable prefix that leaves a token to compute."""
+        tree, layout = self.tree, self.book.layout
         length = max(0, min(prefix_max, len(tokens) - 1))
-        return self.tree.match(key.namespace, tokens, length // self.book.layout.page_size)
+        match = tree.match(key.namespace, tokens, length // layout.page_size)
+        tail = self._tier.tail_of(key, tokens, length)
+        if tail is None or tail[0] <= match.num_pages * layout.page_size:
+            return match
+        # No point to resume at by itself, if the window before it is gone; with the tail it is one.
+        pages = tail[0] // layout.page_size
+        path, have = tree.matcher.walk(tree.roots, key.namespace, tokens, pages)
+        is_live = tree.matcher.is_live(path, layout.window_needed_page(tail[1]), pages)
+        return Match(tuple(path), pages) if have == pages and is_live else match
 
     def _wanted(self, match: Match, length: int) -> tuple[int, ...]:
         return (max(0, self.book.layout.pages_for(length) - match.num_pages),) * len(self.book.ledgers)

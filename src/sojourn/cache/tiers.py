@@ -58,8 +58,10 @@ class Tier(Protocol):
         """
         ...
 
-    def tail_len(self, key: CacheKey, tokens: TokenArray, point: int) -> int:
-        """Tokens after `point`, less than a page, that can be resumed on too. Pure."""
+    def tail_of(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> tuple[int, int] | None:
+        """Tokens that follow the last whole page, `[start, end)`, and were fetched: `end` can be resumed on if the tree has
+        what is before `start`. Pure.
+        """
         ...
 
     def admitted(self, ground: Ground, request: CacheRequest, prefix_max: int) -> None:
@@ -91,8 +93,8 @@ class NoTier:
     def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
         return False
 
-    def tail_len(self, key: CacheKey, tokens: TokenArray, point: int) -> int:
-        return 0
+    def tail_of(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> tuple[int, int] | None:
+        return None
 
     def admitted(self, ground: Ground, request: CacheRequest, prefix_max: int) -> None:
         """Nothing was fetched."""

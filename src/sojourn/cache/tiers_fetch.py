@@ -20,6 +20,7 @@ from sojourn.cache.tiers_names import Namer
 from sojourn.core.ids import NULL_PAGE
 from sojourn.core.step import Pool, TokenArray
 from sojourn.core.tier import KvPages, Names, PageRows, PageStore, Reading
+from sojourn.pages.sizing import PoolLayout
 
 PIECE_BYTES = 4 << 20  # read and hung up together
 AHEAD_BYTES = 64 << 20  # read for one request and not yet in the tree
@@ -104,16 +105,16 @@ class Fetch:
 class Planner:
     """Reads tree and store, changes neither."""
 
-    def __init__(self, store: PageStore, namer: Namer, matcher: Matcher, num_pools: int, page_size: int) -> None:
+    def __init__(self, store: PageStore, namer: Namer, matcher: Matcher, layout: PoolLayout) -> None:
         self._store = store
         self._namer = namer
         self._matcher = matcher
-        self._has_windows = num_pools > 1
-        self._page_size = page_size
+        self._layout = layout
+        self._has_windows = layout.window > 0
 
     def plan(self, roots: dict[str, Node], namespace: str, tokens: TokenArray, *, with_tail: bool) -> Wanted | None:
         """What the store has of `tokens` beyond what can be resumed on, their last one left to compute; None: nothing."""
-        size = self._page_size
+        size = self._layout.page_size
         most = (len(tokens) - 1) // size
         path, have = self._matcher.walk(roots, namespace, tokens, most)
         point = self._matcher.match(roots, namespace, tokens, most).num_pages
@@ -122,16 +123,17 @@ class Planner:
         while end < most and self._store.has(Pool.FULL, names[end]):
             end += 1
         windows = np.zeros(end, dtype=np.bool_)
+        tail, tail_len = self._tail(namespace, names, tokens, end) if with_tail else (None, 0)
         if self._has_windows:
             dead = self._dead_windows(path, end)
             windows = dead & np.array([self._store.has(Pool.SWA, name) for name in names[:end]], dtype=np.bool_)
-            end = self._matcher.legal_point(np.where(dead & ~windows, NULL_PAGE, 1))
+            live = ~dead | windows
+            if tail is None or not live[self._layout.window_needed_page(end * size + tail_len) :].all():
+                legal = self._matcher.legal_point(np.where(live, 1, NULL_PAGE))
+                if legal < end:
+                    end, (tail, tail_len) = legal, (None, 0)
             windows = windows[:end]
             windows[: self._matcher.window_first(end)] = False
-        tail, tail_len = None, 0
-        if with_tail:
-            before = names[end - 1] if end else self._namer.root(namespace)
-            tail, tail_len = self._tail(before, tokens[end * size : min((end + 1) * size, len(tokens)) - 1])
         if end == point and tail is None:
             return None
         taken = tokens[: end * size + tail_len].copy()
@@ -147,10 +149,12 @@ class Planner:
                 dead[node.start : upto] = node.swa[: upto - node.start] == NULL_PAGE
         return dead
 
-    def _tail(self, before: bytes, tokens: TokenArray) -> tuple[bytes | None, int]:
-        """The longest beginning of a page's tokens that was kept."""
-        for count in range(len(tokens), 0, -1):
-            name = self._namer.tail(before, tokens[:count])
+    def _tail(self, namespace: str, names: Names, tokens: TokenArray, end: int) -> tuple[bytes | None, int]:
+        """The longest beginning of page `end` that was kept and leaves a token to compute."""
+        before = names[end - 1] if end else self._namer.root(namespace)
+        following = tokens[end * self._layout.page_size : min((end + 1) * self._layout.page_size, len(tokens)) - 1]
+        for count in range(len(following), 0, -1):
+            name = self._namer.tail(before, following[:count])
             if self._store.has(Pool.FULL, name) and (not self._has_windows or self._store.has(Pool.SWA, name)):
                 return name, count
         return None, 0

@@ -91,22 +91,23 @@ class StoreTier:
         request.is_fetched = fetch.is_over
         return not fetch.is_over
 
-    def tail_len(self, key: CacheKey, tokens: TokenArray, point: int) -> int:
+    def tail_of(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> tuple[int, int] | None:
         fetch = None if key.lineage is None else self._tails.get((key.namespace, key.lineage))
-        if fetch is None or fetch.wanted.tail_start != point:
-            return 0
-        tail = fetch.wanted.tokens[point:]
-        fits = point + len(tail) < len(tokens) and np.array_equal(tokens[point : point + len(tail)], tail)
-        return len(tail) if fits else 0
+        if fetch is None:
+            return None
+        start, end = fetch.wanted.tail_start, len(fetch.wanted.tokens)
+        fits = end <= prefix_max and np.array_equal(tokens[:end], fetch.wanted.tokens)
+        return (start, end) if fits else None
 
     def admitted(self, ground: Ground, request: CacheRequest, prefix_max: int) -> None:
-        holding, fetch = request.holding, request.fetch
+        """As `tail_of` says: the tail is found by its tokens, whoever asked for it first."""
+        key, holding = request.key, request.holding
+        tail = self.tail_of(key, request.known, prefix_max)
+        fetch = self._tails.pop((key.namespace, key.lineage), None)
         request.fetch, request.is_fetched = None, False
-        if holding is None or not isinstance(fetch, Fetch) or not fetch.tail_rows:
+        if fetch is None or tail is None or holding is None or holding.kv_committed_len != tail[0]:
             return
-        start, end = fetch.wanted.tail_start, len(fetch.wanted.tokens)
-        if holding.kv_committed_len != start or end > prefix_max:
-            return
+        start, end = tail
         index = start // self._layout.page_size
         for pool, pages, rows in zip((Pool.FULL, Pool.SWA), holding.lists, fetch.tail_rows, strict=False):
             self._kv.write_pages(pool, pages.pages[index : index + 1].copy(), rows)
@@ -133,7 +134,7 @@ class StoreTier:
     def _plan(self, ground: Ground, request: CacheRequest) -> Wanted | None:
         """What is worth fetching for it now."""
         tree, key = ground.tree, request.key
-        planner = Planner(self._store, self._namer, tree.matcher, self._layout.num_pools, self._layout.page_size)
+        planner = Planner(self._store, self._namer, tree.matcher, self._layout)
         wanted = planner.plan(tree.roots, key.namespace, request.reusable, with_tail=key.lineage is not None)
         if wanted is None:
             return None
