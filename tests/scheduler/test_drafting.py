@@ -83,7 +83,7 @@ def test_drafts_that_are_never_right_cost_nothing_to_speak_of(slope: float) -> N
     policy = DraftPolicy(8)
     Turn(policy, lambda _: 0, slope).run(200)  # the engine's first turn learns for all
     for _ in range(3):
-        assert Turn(policy, lambda _: 0, slope).run(256).speedup > 0.98
+        assert Turn(policy, lambda _: 0, slope).run(256).speedup > (0.98 if slope < DEAR else 0.96)
 
 
 def test_the_first_turn_of_an_engine_learns_at_little_cost() -> None:
@@ -149,6 +149,18 @@ def test_a_probe_stays_open_until_the_drafter_has_something_to_say() -> None:
     assert [policy.choose([(turn.acceptance, 8)])[0] for _ in range(3)] == [2, 2, 2]
     policy.learn(turn.acceptance, 2, 0)
     assert policy.choose([(turn.acceptance, 8)]) == [0]
+
+
+def test_a_cost_that_was_measured_amiss_is_measured_again() -> None:
+    """Something else had the machine while there were drafts: for a while each of them cost ten decodes."""
+    policy = DraftPolicy(8)
+    for _ in range(20):
+        policy.measured(1, seconds(1, REAL))
+        for rows in range(2, 10):
+            policy.measured(rows, seconds(rows, 10.0))
+    turn = Turn(policy, lambda _: 8, REAL).run(4000)
+    assert turn.asked[0] == 0
+    assert turn.asked[-1] > 4
 
 
 def learned(policy: DraftPolicy, accepted: int, drafted: int = 8) -> Acceptance:

@@ -14,7 +14,7 @@ def ratio(cost: StepCost, rows: int, to: int = 1) -> float:
     return cost.relative(rows) / cost.relative(to)
 
 
-def learned(seconds: dict[int, float], rounds: int = 12) -> StepCost:
+def learned(seconds: dict[int, float], rounds: int = 30) -> StepCost:
     cost = StepCost()
     for _, (rows, value) in itertools.product(range(rounds), seconds.items()):
         cost.measured(rows, value)
@@ -47,6 +47,17 @@ def test_a_slow_step_now_and_then_changes_nothing_much() -> None:
     before = ratio(cost, 4)
     cost.measured(4, 0.500)
     assert ratio(cost, 4) == pytest.approx(before, rel=0.1)
+
+
+def test_the_first_measurement_of_a_size_is_not_believed_alone() -> None:
+    cost = learned({1: 0.010})
+    before = ratio(cost, 4)
+    cost.measured(4, 0.500)
+    assert ratio(cost, 4) == pytest.approx(before, rel=0.3)
+    for _ in range(8):
+        cost.measured(1, 0.010)
+        cost.measured(4, 0.016)
+    assert ratio(cost, 4) == pytest.approx(1.6, rel=0.05)
 
 
 def test_a_longer_history_is_no_reason_to_forget_what_other_sizes_cost() -> None:

@@ -8,7 +8,8 @@ with one bound: nobody's own pace falls by more than a tenth for what others gai
 so each round of which nothing stands halves what its sequence may have, until something does.
 
 Where no draft is worth its row, none are given, but now and then a probe: a small ask that stays open until the drafter has
-something to say. It comes as often as what it costs allows, and the more rarely the more often it fails.
+something to say. It comes as often as what it costs allows, and the more rarely the more often it fails. And where all drafts
+stand for long, twice as many are tried for once: what more rows cost may have changed.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ _GAIN_MIN = 0.02  # tokens: less is not worth looking at
 _PROBE_DRAFTS = 2
 _PROBE_SHARE = 0.015  # of the time, at most, for probes
 _RARITY_MAX = 16  # times rarer, after as many probes that failed
+_ALL_STOOD = 12  # rounds in a row, before more are tried
 
 
 class _Trials:
@@ -56,6 +58,7 @@ class Acceptance:
     idle: int = 0  # times that no draft was worth it since the last one
     rarity: int = 1  # of probes
     misses: int = 0  # rounds of which nothing stood, in a row
+    hits: int = 0  # rounds of which everything stood, in a row
     num_drafted: int = 0
     num_accepted: int = 0
 
@@ -90,6 +93,7 @@ class DraftPolicy:
         is_probe = acceptance.idle > 0
         acceptance.idle = 0
         acceptance.misses = 0 if num_accepted else acceptance.misses + 1
+        acceptance.hits = acceptance.hits + 1 if num_accepted == num_drafted else 0
         if num_accepted == num_drafted:
             acceptance.rarity = 1
         elif is_probe:
@@ -100,7 +104,12 @@ class DraftPolicy:
         chosen = self._best([(acceptance, self._most(acceptance, room)) for acceptance, room in asking])
         is_probing = False
         for index, (acceptance, room) in enumerate(asking):
-            if chosen[index] > 0 or room < 1:
+            if chosen[index] > 0:
+                if acceptance.hits > _ALL_STOOD:
+                    acceptance.hits = 0
+                    chosen[index] = self._most(acceptance, min(room, 2 * chosen[index]))
+                continue
+            if room < 1:
                 continue
             acceptance.idle += 1
             if not is_probing and self._may_probe(acceptance, len(asking)):
@@ -112,8 +121,9 @@ class DraftPolicy:
         return min(room, max(self.drafts_max >> acceptance.misses, min(1, self.drafts_max)))
 
     def _may_probe(self, acceptance: Acceptance, number: int) -> bool:
-        """What was saved up for it is what it costs."""
+        """What was saved up for it is what it costs, at most a decode each: what was measured amiss is measured again."""
         price = self._cost.relative(number + _PROBE_DRAFTS) / self._cost.relative(number) - 1
+        price = min(price, _PROBE_DRAFTS / number)
         return acceptance.idle * _PROBE_SHARE > price * acceptance.rarity
 
     def _best(self, asking: Sequence[tuple[Acceptance, int]]) -> list[int]:

@@ -13,6 +13,7 @@ from statistics import median
 from sojourn.core.errors import law
 
 _KEPT = 9  # measurements of a size
+_GUESSED = 3  # of them at first, from the sizes around: a single measurement is believed only if others agree
 _PACE = 0.5  # of the level, towards what a step says it is
 _JUMP = 0.7  # at most, as a logarithm: one step that was held up by something else does not move it further
 _SLOPE = 0.17  # until it is measured: what a further row costs, in decodes of one (8 rows are about 2.2 of them)
@@ -37,7 +38,7 @@ class StepCost:
         surprise = math.log(seconds / self.relative(rows)) - self._level
         self._level += _PACE * max(-_JUMP, min(_JUMP, surprise))
         if rows not in self._shares:
-            self._shares[rows] = deque(maxlen=_KEPT)
+            self._shares[rows] = deque([self._correction(rows)] * _GUESSED, maxlen=_KEPT)
             insort(self._sizes, rows)
         self._shares[rows].append(seconds / math.exp(self._level) / _expected(rows))
         self._medians[rows] = median(self._shares[rows])
