@@ -39,6 +39,9 @@ StoreMibOption = Annotated[
 StoreDaysOption = Annotated[
     float, typer.Option(help="Days of a running server after which an unused session is closed.")
 ]
+StoreSyncOption = Annotated[
+    bool, typer.Option("--store-sync", help="Sync the disk before a turn's end is told, against loss of power.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class StoreOptions:
     data_dir: str = ""
     mib_max: int = 4096
     days_max: float = 30.0
+    syncs: bool = False
 
     def check(self) -> None:
         check_range("store_mib", self.mib_max, 1, MIB_MAX)
@@ -76,7 +80,7 @@ def open_recorder(options: StoreOptions, model: LoadedModel, clock: Clock) -> Re
     if options.durability is Durability.NONE:
         return Recorder(NoStore(), clock)
     return Recorder(
-        SqliteJournal(_place(options, model)),
+        SqliteJournal(_place(options, model), syncs=options.syncs),
         clock,
         logs_tokens=options.durability is Durability.TOKEN,
         bytes_max=options.mib_max << 20,

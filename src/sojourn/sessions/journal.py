@@ -6,8 +6,8 @@
         └──< said           what it has said, a row per step
 
 The file is locked for as long as it is open, so two servers never write to one. The write-ahead log takes a group of
-events as one transaction. A group with a promise is synced to the disk before `commit` returns; one without is in the
-hands of the operating system: it outlives a killed process, not a loss of power, and is synced with the next promise.
+events as one transaction. When `commit` returns it is in the hands of the operating system: it outlives a killed process.
+A loss of power may take the last groups (whole ones, those that were not on the disk yet) unless promises are synced.
 """
 
 import sqlite3
@@ -73,10 +73,14 @@ MIGRATIONS = (
 class SqliteJournal:
     """Speaks `SessionStore`. Any thread may use it, one at a time."""
 
-    def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
-        """Make or open the file, bring it up to date, and lock it. Raises StoreError and leaves it as it was."""
+    def __init__(self, path: Path, *, syncs: bool = False, lock_wait_s: float = LOCK_WAIT_S) -> None:
+        """Make or open the file, bring it up to date, and lock it. Raises StoreError and leaves it as it was.
+
+        `syncs`: a promise is on the disk when `commit` returns.
+        """
         self._path = path
         self._keys: dict[str, int] = {}  # rows by session
+        self._syncs = syncs
         self._is_synced = False
         with self._refusals():
             self._db = sqlite3.connect(path, timeout=lock_wait_s, isolation_level=None, check_same_thread=False)
@@ -116,7 +120,7 @@ class SqliteJournal:
             return
         keys = dict(self._keys)
         with self._refusals():
-            self._sync(any(is_promise(event) for event in events))
+            self._sync(self._syncs and any(is_promise(event) for event in events))
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for event in events:
@@ -150,6 +154,7 @@ class SqliteJournal:
         if mode != "wal":
             raise StoreError(f"{self._path}: this file system keeps no write-ahead log")
         self._db.execute("PRAGMA journal_size_limit = 16777216")
+        self._db.execute("PRAGMA synchronous = NORMAL")
 
     def _migrate(self) -> None:
         (ours,) = self._db.execute("PRAGMA application_id").fetchone()

@@ -109,7 +109,7 @@ StoreEvent = Added | Begun | Said | Ended | Rewound | Removed
 
 
 def is_promise(event: StoreEvent) -> bool:
-    """Whether somebody is told that it stands. The rest may be lost with the machine, though not with the process."""
+    """Whether somebody is told that it stands."""
     if isinstance(event, Ended):
         return event.record is not None
     return not isinstance(event, Begun | Said)
@@ -121,7 +121,7 @@ class SessionStore(Protocol):
         ...
 
     def commit(self, events: Sequence[StoreEvent]) -> None:
-        """Keep all of them, or raise StoreError and keep none. Promises among them outlive the machine's power."""
+        """Keep all of them, or raise StoreError and keep none."""
         ...
 
     def close(self) -> None:
