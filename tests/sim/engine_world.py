@@ -104,6 +104,12 @@ class EngineWorld:
             if slot is not None and request.state is RequestState.RUNNING:
                 assert slot.turn is request.cached, "a running turn has lost its claim"
                 assert slot.holding is None, "a running turn's slot holds pages"
+                assert slot.draft is None, "a running turn's slot holds draft pages"
+        for name in self.known:
+            slot = self.slots.slot(name)
+            if slot is not None and slot.draft is not None:
+                read = self.slots.book.layout.pages_for(slot.draft.kv_committed_len)
+                assert slot.draft.num_pages == read, "draft pages past the end of a turn"
 
     # -- sessions
     def open(self, namespace: str, timeout_s: float | None) -> None:
@@ -345,6 +351,11 @@ class EngineWorld:
         marks["steps ahead"] += self.check.ahead
         marks["drafts ahead"] += self.check.drafts_ahead
         marks["mixed steps"] += self.check.mixed
+        if (model := self.inside.world.draft_model) is not None:
+            marks["draft model accepted"] += scheduler.accepted
+            marks["draft model resumes"] += model.resumes
+            marks["draft model catches up"] += model.catch_ups
+            marks["draft model dropped"] += self.slots.statistics()[-1].evicted
         marks["slides"] += self.check.slides
         tier = self.slots.tier_statistics()
         if tier is not None:

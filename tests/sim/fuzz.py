@@ -34,6 +34,7 @@ MARKS = {
     "engine": (
         "resumes", "rematches", "demotions", "retractions", "zombies", "fences", "slides", "mixed steps",
         "overshoots", "drafts accepted", "drafts rejected", "steps ahead", "drafts ahead",
+        *(f"draft model {mark}" for mark in ("accepted", "resumes", "catches up", "dropped")),
         *(f"{end} {state}" for end in ("aborts", "interrupts") for state in (
             "waiting", "retracted", "between chunks", "decoding", "in flight", "in the step that finishes")),
         *(f"refused: {reason}" for reason in (

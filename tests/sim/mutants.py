@@ -299,4 +299,40 @@ MUTANTS = (
         "        holding.kv_allocated_len = min(holding.kv_allocated_len, length)\n",
         "",
     ),
+    Mutant(
+        "draft pages past the finish are kept",
+        "cache/drafts.py",
+        "        self.book.cut(holding, min(length, holding.kv_committed_len))\n",
+        "        self.book.cut(holding, holding.kv_allocated_len)\n",
+    ),
+    Mutant(
+        "a draft holding is copied from the slot, not moved",
+        "cache/drafts.py",
+        "            request.draft, keeper.draft = keeper.draft, None\n",
+        "            request.draft = keeper.draft\n",
+    ),
+    Mutant(
+        "the draft model keeps what was rewound",
+        "sessions/slots.py",
+        "        self._drafts.cut(slot, length)\n",
+        "",
+    ),
+    Mutant(
+        "the draft model is said to have the prefix that the target found",
+        "scheduler/scheduler.py",
+        "cached.known, cached.draft_len)\n",
+        "cached.known, cached.prefix_len)\n",
+    ),
+    Mutant(
+        "the last guess is taken for read",
+        "spec/draft_model.py",
+        "            reading.ahead = reading.pending + guesses[:-1]\n",
+        "            reading.ahead = reading.pending + guesses\n",
+    ),
+    Mutant(
+        "the draft model reads past its pages",
+        "spec/draft_model.py",
+        "                length = min(ask.num_max, reading.num_places - reading.num_known + 1)\n",
+        "                length = ask.num_max\n",
+    ),
 )

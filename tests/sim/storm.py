@@ -48,6 +48,7 @@ def with_drafts(rng: random.Random, config: WorldConfig) -> WorldConfig:
         drafts_right=rng.choice([0.0, 0.5, 0.9, 0.9, 1.0]),
         drafts_adapt=rng.random() < 0.3,
         runs_early=rng.random() < 0.5,
+        draft_pages=rng.choice([0, 0, config.num_pages, rng.randint(1, config.num_pages)]) if drafts else 0,
     )
 
 

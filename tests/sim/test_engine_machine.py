@@ -27,6 +27,7 @@ class EngineMachine(RuleBasedStateMachine):
         depth=st.integers(0, 2),
         drafts_max=st.sampled_from([0, 1, 3, 8]),
         drafts_right=st.sampled_from([0.0, 0.7, 1.0]),
+        draft_pages=st.sampled_from([0, 5, 24]),
         runs_early=st.booleans(),
         publishes=st.booleans(),
     )
@@ -42,6 +43,7 @@ class EngineMachine(RuleBasedStateMachine):
         depth: int,
         drafts_max: int,
         drafts_right: float,
+        draft_pages: int,
         runs_early: bool,
         publishes: bool,
     ) -> None:
@@ -57,6 +59,7 @@ class EngineMachine(RuleBasedStateMachine):
             retract_every=retract_every,
             drafts_max=drafts_max,
             drafts_right=drafts_right,
+            draft_pages=draft_pages if drafts_max else 0,
             runs_early=runs_early,
         )
         self.world = EngineWorld(config, depth=depth, publishes=publishes, idle_timeout_s=30.0)

@@ -9,6 +9,7 @@ from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.service import ServiceConfig, SessionClosed, SessionService, TurnParams
 from sojourn.sessions.slots import SessionAwareCache
 from sojourn.sessions.store import NoStore, SessionStore
+from tests.support.draft_models import draft_pool
 from tests.support.fake_backend import VOCAB_SIZE, expected_completion
 from tests.support.world import Record, World, WorldConfig, check_all_free, check_identity
 
@@ -30,7 +31,13 @@ class SessionWorld:
         idle_max_s: float | None = None,
         pages: PageStore | None = None,
     ) -> None:
-        self.world = World(config, lambda inner: SessionAwareCache(inner, publishes=publishes), depth, store=pages)
+        drafts = draft_pool(config.page_size, config.draft_pages)
+        self.world = World(
+            config,
+            lambda inner: SessionAwareCache(inner, publishes=publishes, drafts=drafts),
+            depth,
+            store=pages,
+        )
         slots = self.world.cache
         assert isinstance(slots, SessionAwareCache)
         self.slots = slots

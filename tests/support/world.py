@@ -1,7 +1,7 @@
 """Everything from scheduler to ledger over the fake back end, small enough that pages run short."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.spec.protocol import Drafter
+from tests.support.draft_models import WatchedDraftModel
 from tests.support.drafters import ScriptedDrafter
 from tests.support.executors import Early, Late
 from tests.support.fake_backend import FakeBackend
@@ -61,6 +62,7 @@ class WorldConfig:
     drafts_right: float = 0.7  # how often the scripted drafter is
     drafts_adapt: bool = False  # as many as seem worth it, not always as many as there is room for
     tier_seed: int | None = None  # of a store of pages below the tree, with its misfortunes; None: no tier
+    draft_pages: int = 0  # usable ones of a draft model, which then guesses instead of the scripted drafter; 0: none
     runs_early: bool = False  # with steps in flight: each runs when it is launched, not when it is waited for
 
     @property
@@ -78,6 +80,7 @@ class CountingCheck:
         self._tree = cache.audit().account or FENCED
         self._writes = WriteCheck(cache.book)
         self._touched: deque[tuple[StepId, AccountId, list[PageArray]]] = deque()
+        self._drafts_touched: deque[tuple[StepId, AccountId, list[PageArray]]] = deque()
         self.checks = 0
         self.idle_looks = 0
         self.mixed = 0  # steps with a decode and a chunk of a prompt
@@ -97,12 +100,16 @@ class CountingCheck:
             self.slides += any(pages.live_from or pages.swept for pages in holding.lists[1:])
             touched = [pages.pages[pages.pages != NULL_PAGE] for pages in holding.lists]
             self._touched.append((step, holding.account, touched))
+            draft = work.request.cached.draft
+            if draft is not None:
+                self._drafts_touched.append((step, draft.account, [draft.lists[0].pages.copy()]))
 
     def after_step(self, step: StepId, *, is_idle: bool) -> None:
         self.checks += 1
         self._writes.retire(step)
-        while self._touched and self._touched[0][0] <= step:
-            self._touched.popleft()
+        for touched in (self._touched, self._drafts_touched):
+            while touched and touched[0][0] <= step:
+                touched.popleft()
         self.check()
 
     def when_idle(self) -> None:
@@ -112,10 +119,17 @@ class CountingCheck:
 
     def check(self) -> None:
         check_identity(self._cache)
-        for step, account, touched in self._touched:
-            for ledger, pages in zip(self._cache.book.ledgers, touched, strict=True):
+        self._check_touched(self._cache.book, self._touched)
+        if self._cache.draft_book is not None:
+            self._check_touched(self._cache.draft_book, self._drafts_touched)
+
+    def _check_touched(self, book: HoldingBook, flights: Iterable[tuple[StepId, AccountId, list[PageArray]]]) -> None:
+        for step, account, touched in flights:
+            for ledger, pages in zip(book.ledgers, touched, strict=True):
                 owners = ledger.owners[pages]
-                allowed = (owners == account) | (owners == FENCED) | (owners == self._tree)
+                allowed = (owners == account) | (owners == FENCED)
+                if book is self._cache.book:
+                    allowed |= owners == self._tree
                 assert allowed.all(), f"step {step} may touch pages that others have now"
 
 
@@ -136,6 +150,19 @@ def check_all_free(cache: PrefixCache) -> None:
 def inner_cache(config: WorldConfig, tier: Tier | None) -> InnerCache:
     book = HoldingBook(PoolLayout(config.page_size, config.window), config.totals)
     return RadixCache(book, tier) if config.cache == "radix" else NoneCache(book)
+
+
+def watched(config: WorldConfig) -> WatchedDraftModel:
+    """As large as its pool, right as often as the scripted drafter."""
+    model = WatchedDraftModel(
+        page_size=config.page_size,
+        total=config.draft_pages + NUM_RESERVED,
+        window=config.window,
+        seqs_max=config.seqs_max,
+        context=config.context,
+    )
+    model.inner.seed, model.inner.right = str(config), config.drafts_right
+    return model
 
 
 @dataclass
@@ -195,9 +222,11 @@ class World:
             retract_every=config.retract_every,
         )
         policy: DraftPolicy | None = None
+        self.draft_model: WatchedDraftModel | None = None
         if config.drafts_max:
             policy = (DraftPolicy if config.drafts_adapt else FixedDrafts)(config.drafts_max)
-            drafter = drafter or ScriptedDrafter(str(config), config.drafts_right)
+            self.draft_model = watched(config) if config.draft_pages else None
+            drafter = drafter or self.draft_model or ScriptedDrafter(str(config), config.drafts_right)
         self.scheduler = Scheduler(self.cache, scheduler_config, self.clock, policy)
         self.check = CountingCheck(self.cache)
         if executor is None and depth > 0:
