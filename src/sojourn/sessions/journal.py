@@ -56,9 +56,10 @@ MIGRATIONS = (
         key INTEGER PRIMARY KEY, session_id TEXT NOT NULL UNIQUE, namespace TEXT NOT NULL, has_begun INTEGER NOT NULL,
         idle_timeout_s REAL, used_at REAL NOT NULL, epoch INTEGER NOT NULL, next_turn INTEGER NOT NULL) STRICT;
     CREATE TABLE turns (
-        key INTEGER NOT NULL, turn INTEGER NOT NULL, start INTEGER NOT NULL, output_start INTEGER NOT NULL,
-        end INTEGER NOT NULL, reason TEXT NOT NULL, note BLOB NOT NULL, tokens BLOB NOT NULL, checksum INTEGER NOT NULL,
-        PRIMARY KEY (key, turn)) STRICT, WITHOUT ROWID;
+        id INTEGER PRIMARY KEY, key INTEGER NOT NULL, turn INTEGER NOT NULL,
+        start INTEGER NOT NULL, output_start INTEGER NOT NULL, end INTEGER NOT NULL,
+        reason TEXT NOT NULL, note BLOB NOT NULL, tokens BLOB NOT NULL, checksum INTEGER NOT NULL,
+        UNIQUE (key, turn)) STRICT;
     """,
     """
     CREATE TABLE running (
@@ -181,12 +182,14 @@ class SqliteJournal:
     def _load_turns(self) -> dict[int, list[tuple[TurnRecord, TokenArray]]]:
         turns: dict[int, list[tuple[TurnRecord, TokenArray]]] = {}
         for key, turn, start, output_start, end, reason, note, tokens, checksum in self._db.execute(
-            "SELECT key, turn, start, output_start, end, reason, note, tokens, checksum FROM turns ORDER BY key, turn"
+            "SELECT key, turn, start, output_start, end, reason, note, tokens, checksum FROM turns"
         ):
             record = TurnRecord(turn, start, output_start, end, note, reason)
             if checksum != _checksum(record, tokens):
                 raise StoreError(f"{self._path} {_HINTS[sqlite3.SQLITE_CORRUPT][3:]} (turn {turn} of session {key})")
             turns.setdefault(key, []).append((record, _array(tokens)))
+        for told in turns.values():
+            told.sort(key=lambda turn: turn[0].turn)
         return turns
 
     def _load_killed(self) -> dict[int, KilledTurn]:
