@@ -15,7 +15,7 @@ from sojourn.cache.protocol import CacheStatistics
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 from sojourn.core.ids import RequestId
-from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice, TokensEvent
+from sojourn.engine.events import Event, FinishReason, Notice, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
 from sojourn.scheduler.request import RequestState, StopMatcher
@@ -148,7 +148,7 @@ class EngineDesk:
                 kept if running.keep is None else min(kept, running.keep),
                 event.message,
                 event.stop_match,
-                _miss(running, event),
+                event.usage.cache_miss,
                 self._pages_held(running.name),
                 isinstance(event, UnstoredEvent),
             )
@@ -416,10 +416,3 @@ def parts_of(name: str) -> tuple[str, str]:
     """Namespace and id of a session that the service calls so: the inverse of `name_of`."""
     namespace, mark, session_id = name.partition(SALT_MARK)
     return (namespace, session_id) if mark else ("", name)
-
-
-def _miss(running: _Running, event: FinishedEvent) -> str | None:
-    """Why fewer tokens were cached than the history has; its last one is always computed for its logits."""
-    if event.usage.admitted_at is None or event.usage.cached_tokens >= running.num_history - 1:
-        return None
-    return "evicted"

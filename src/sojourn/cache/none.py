@@ -113,6 +113,9 @@ class NoneCache:
     def admit_within(self, request: CacheRequest, length: int, prefix_max: int, terms: Terms = ALONE) -> bool:
         return self.admit(request, length, terms)
 
+    def reach(self, key: CacheKey, tokens: TokenArray) -> int:
+        return 0
+
     def could_admit(
         self,
         request: CacheRequest,

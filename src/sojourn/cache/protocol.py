@@ -125,6 +125,7 @@ class PrefixMatch:
 
     prefix_len: int
     source: str = "none"
+    miss: str | None = None  # why not more, where a decorator knows of more; None: no miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +271,10 @@ class InnerCache(PrefixCache, Protocol):
 
     def admit_within(self, request: CacheRequest, length: int, prefix_max: int, terms: Terms = ALONE) -> bool:
         """As `admit`, reusing at most `prefix_max` tokens of the prefix."""
+        ...
+
+    def reach(self, key: CacheKey, tokens: TokenArray) -> int:
+        """Tokens whose full pages are kept, whatever became of their windows. Pure."""
         ...
 
     def could_admit(

@@ -50,6 +50,10 @@ class Tree:
         """The longest reusable run of whole pages, at most `pages_max`. Pure."""
         return self.matcher.match(self.roots, namespace, tokens, pages_max)
 
+    def reach(self, namespace: str, tokens: TokenArray, pages_max: int) -> int:
+        """How many of these pages are kept, whatever became of their windows. Pure."""
+        return self.matcher.walk(self.roots, namespace, tokens, pages_max)[1]
+
     # -- leases
     def lend(self, namespace: str, match: Match) -> Lease:
         """Protect the match until the lease is taken back. Splits its last node if it ends inside."""

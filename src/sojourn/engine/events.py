@@ -25,6 +25,7 @@ class Usage:
     finished_at: float
     num_retractions: int = 0
     cached_source: str = "none"  # "none", "prefix", or a decorator's own word
+    cache_miss: str | None = None  # why they were less than the history, in a decorator's words; None: they were not
     num_drafted: int = 0  # tokens guessed ahead and verified
     num_accepted: int = 0  # of those, what stood in its step; the last ones may be past the end
 

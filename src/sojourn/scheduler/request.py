@@ -100,6 +100,7 @@ class Request:
     overtaken: int = 0  # admissions of younger ones while it waited
     cached_tokens: int = 0  # prefix found at the first admission
     cached_source: str = "none"  # where it was found, in the cache's words
+    cache_miss: str | None = None  # and why it was not more, if there was more
     is_published: bool = False
     num_logprobs: int = 0  # beside each token of the prompt that is scored
 

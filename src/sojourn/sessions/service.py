@@ -18,6 +18,7 @@ from sojourn.scheduler.request import StopConditions, make_request
 from sojourn.sessions.door import checked_token_ids
 from sojourn.sessions.expiry import Deadlines
 from sojourn.sessions.history import TurnRecord
+from sojourn.sessions.misses import Miss
 from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.session import RunningTurn, Session
 from sojourn.sessions.store import NoStore, StoredSession, StoreError, complaint_of
@@ -129,7 +130,7 @@ class SessionService:
         name = self._new_id() if new_id is None else new_id
         copy = session.history.fork(where)
         twin = Session(name, session.namespace, session.idle_timeout_s, copy, has_begun=True, priority=session.priority)
-        self._add(twin)
+        self._add(twin, Miss.FORK)
         return name
 
     def copy(self, session_id: str) -> StoredSession:
@@ -154,7 +155,7 @@ class SessionService:
             complaint = complaint_of(stored.tokens, stored.turns, stored.next_turn, self._config.vocab_size)
             if complaint is not None:
                 raise StoreError(f"the stored session {stored.session_id} is damaged: {complaint}")
-            self._admit(Session.of(stored), self._recorder.idle_for(stored))
+            self._admit(Session.of(stored), Miss.RESTORED, self._recorder.idle_for(stored))
         return len(stored_sessions)
 
     def history(self, session_id: str) -> HistoryView:
@@ -293,18 +294,18 @@ class SessionService:
 
     # -- inside
 
-    def _add(self, session: Session) -> None:
+    def _add(self, session: Session, origin: Miss = Miss.RESTORED) -> None:
         """A session that was not there before; refused, or kept and open."""
         if session.session_id in self._sessions:
             raise ConflictError(f"session {session.session_id} is open already", param="session_id")
         self._recorder.added(session)
-        self._admit(session)
+        self._admit(session, origin)
 
-    def _admit(self, session: Session, idle_for: float = 0.0) -> None:
+    def _admit(self, session: Session, origin: Miss, idle_for: float = 0.0) -> None:
         self._sessions[session.session_id] = session
         if session.has_begun:
             key = CacheKey(session.namespace, session.session_id, session.priority)
-            self._slots.begin(key, session.history.settled_len)
+            self._slots.begin(key, session.history.settled_len, origin)
         self._rest(session, idle_for)
 
     def _rest(self, session: Session, idle_for: float = 0.0) -> None:

@@ -16,6 +16,7 @@ from sojourn.cache.release import holding_of
 from sojourn.core.errors import law
 from sojourn.core.step import TokenArray
 from sojourn.pages.holding import Holding
+from sojourn.sessions.misses import Miss
 
 NEVER = -1
 
@@ -30,6 +31,7 @@ class SessionSlot:
     tokens: TokenArray | None = field(default=None, repr=False)  # what the holding's KV was computed for
     draft: Holding | None = field(default=None, repr=False)  # the draft model's KV; only `DraftPool` sets it
     turn: CacheRequest | None = field(default=None, repr=False)  # the one that runs, or was retracted and waits
+    loss: Miss | None = None  # what became of its KV, while it has less than its history
     used_before: int = NEVER  # number of the use before the last one
     used_last: int = NEVER
 
@@ -70,6 +72,8 @@ class SessionSlot:
         law(self.holding is None, "%s is already full", self)
         holding, request.holding = holding_of(request), None
         self.holding, self.tokens, self.turn = holding, request.tokens, None
+        if holding.kv_committed_len >= self.settled - 1:
+            self.loss = None
         return holding
 
 

@@ -39,6 +39,7 @@ from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, TableEdit, TokenArray
 from sojourn.core.tier import TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook, HoldingState
+from sojourn.sessions.misses import Miss, miss_of
 from sojourn.sessions.slot import NEVER, IdleSlots, SessionSlot
 
 
@@ -77,9 +78,13 @@ class SessionAwareCache:
 
     # -- PrefixCache
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
-        slot = self._idle.get(key.lineage)
-        point = None if slot is None else self._resume_point(slot, len(tokens))
-        return self._inner.match_prefix(key, tokens) if point is None else PrefixMatch(point, "session")
+        slot = self._slots.get(key.lineage)
+        point = None if slot is None or slot.holding is None else self._resume_point(slot, len(tokens))
+        found = self._inner.match_prefix(key, tokens) if point is None else PrefixMatch(point, "session")
+        if slot is None or found.prefix_len >= (needed := min(slot.settled, len(tokens)) - 1):
+            return found
+        reach = self._inner.reach(key, tokens[:needed])
+        return replace(found, miss=miss_of(needed, found.prefix_len, reach, self.book.layout.page_size, slot.loss))
 
     def is_fetching(self, request: CacheRequest) -> bool:
         slot = self._idle.get(request.key.lineage)
@@ -162,6 +167,7 @@ class SessionAwareCache:
             case Verdict.ABORTED:
                 self._abort(slot, request)
             case Verdict.RETRACTED:
+                slot.loss = Miss.RETRACTED
                 self._give_up(slot.key, request.known, holding_of(request), USES_MAX)  # sure to be asked for again
                 request.holding = None
             case other:
@@ -179,8 +185,11 @@ class SessionAwareCache:
         self._drafts.retire(step)
 
     def flush(self) -> None:
-        for slot in list(self._idle):
-            self._demote(slot)
+        for slot in self._slots.values():
+            if slot.holding is not None:
+                self._demote(slot)
+            if not slot.is_active:
+                slot.loss = Miss.FLUSHED
         self._inner.flush()
         self._drafts.flush()
 
@@ -229,10 +238,10 @@ class SessionAwareCache:
         return self._inner.audit()
 
     # -- sessions
-    def begin(self, key: CacheKey, settled: int) -> None:
+    def begin(self, key: CacheKey, settled: int, origin: Miss = Miss.RESTORED) -> None:
         """A session whose first `settled` tokens are history already: a fork, or one read back. It holds nothing yet."""
         law(key.lineage is not None and key.lineage not in self._slots, "%s has begun already", key)
-        self._slots[key.lineage] = SessionSlot(key, settled)
+        self._slots[key.lineage] = SessionSlot(key, settled, loss=origin)
 
     def rewind_session(self, lineage: Hashable, length: int) -> None:
         """The history now ends at `length`. KV past it goes to the tree or back; no turn may be running.
@@ -252,7 +261,7 @@ class SessionAwareCache:
         if target > 0 and self.book.is_legal(slot.holding, target):
             self.book.cut(slot.holding, target)
         else:
-            self._demote(slot)
+            self._demote(slot, Miss.REWIND)
 
     def release_session(self, lineage: Hashable) -> int:
         """The session is closed; no turn may be running. Returns the own pages it gave back, over all pools."""
@@ -404,12 +413,13 @@ class SessionAwareCache:
         assert victim is not None
         self._demote(victim)
 
-    def _demote(self, slot: SessionSlot) -> None:
+    def _demote(self, slot: SessionSlot, why: Miss = Miss.DEMOTED) -> None:
         """The holding goes to the tree; session, history and place stay."""
         holding, tokens = slot.holding, slot.tokens
         assert holding is not None
         assert tokens is not None
         slot.holding = slot.tokens = None
+        slot.loss = slot.loss or why
         self._idle.remove(slot)
         self._give_up(slot.key, tokens[: holding.kv_committed_len], holding, 1 + (slot.used_before != NEVER))
         self._demotions += 1
@@ -463,6 +473,7 @@ class SessionAwareCache:
         """The turn is over and nothing of its holding may be kept."""
         self._inner.drop(holding_of(request))
         request.holding = slot.turn = None
+        slot.loss = slot.loss or Miss.DEMOTED
 
     def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding, uses: int) -> None:
         if self._publishes:

@@ -9,6 +9,7 @@ from sojourn.core.step import Pool, SamplingParams, TokenArray
 from sojourn.engine.events import FinishedEvent, Notice
 from sojourn.scheduler.request import StopMatcher
 from sojourn.sessions.history import TurnRecord
+from sojourn.sessions.misses import Miss
 from sojourn.sessions.store import KilledTurn
 from sojourn.sessions.turns import SessionState
 
@@ -16,7 +17,7 @@ from sojourn.sessions.turns import SessionState
 class SlotKeeper(Protocol):
     """What sessions ask of the cache beside requests: `SessionAwareCache`."""
 
-    def begin(self, key: CacheKey, settled: int) -> None:
+    def begin(self, key: CacheKey, settled: int, origin: Miss) -> None:
         """A session whose first `settled` tokens are history already. It holds nothing yet."""
         ...
 
