@@ -188,6 +188,7 @@ class EngineLoop:
             prompt_tokens=request.cached.num_prompt,
             cached_tokens=request.cached_tokens,
             cached_source=request.cached_source,
+            cache_miss=request.cache_miss,
             completion_tokens=request.num_outputs,
             queued_at=request.times.queued_at,
             admitted_at=request.times.admitted_at,

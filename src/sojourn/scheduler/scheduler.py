@@ -321,7 +321,7 @@ class Scheduler:
                 continue
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._admission.admitted(request)
-            self._start(request, cached.source_of(match))
+            self._start(request, cached.source_of(match), match.miss)
             budget.take(chunk)
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
             works.append(flight.launch(request, chunk, self._cache.take_edits(cached), begins))
@@ -331,7 +331,7 @@ class Scheduler:
         self._is_fetching |= is_fetching
         return is_fetching
 
-    def _start(self, request: Request, cached_source: str) -> None:
+    def _start(self, request: Request, cached_source: str, cache_miss: str | None) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
         request.state = RequestState.RUNNING
         request.seq = self._free_seqs.pop()
@@ -342,6 +342,7 @@ class Scheduler:
             request.times.admitted_at = self._clock()
             request.cached_tokens = request.cached.prefix_len
             request.cached_source = cached_source
+            request.cache_miss = cache_miss
         insort(self._running, request, key=lambda running: running.arrival)
         self._admissions += 1
 
