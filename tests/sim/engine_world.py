@@ -100,6 +100,10 @@ class EngineWorld:
         for alive in self.alive.values():
             request = self.scheduler.get(alive.request_id)
             assert request is not None, "alive, and the scheduler does not know it"
+            if not self.scheduler.statistics().in_flight:
+                assert request.drafts_in_flight == 0, "nothing is in flight, and drafts are"
+                holding = request.cached.holding
+                assert holding is None or request.num_launched == holding.kv_committed_len
             slot = None if alive.name is None else self.slots.slot(alive.name)
             if slot is not None and request.state is RequestState.RUNNING:
                 assert slot.turn is request.cached, "a running turn has lost its claim"

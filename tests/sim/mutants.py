@@ -26,15 +26,15 @@ MUTANTS = (
     ),
     Mutant(
         "slot kept while lent",
-        "sessions/slots.py",
+        "sessions/slot.py",
         "        holding, self.holding, self.tokens = self.holding, None, None\n",
         "        holding = self.holding\n",
     ),
     Mutant(
         "the queue of idle slots keeps the lent one",
         "sessions/slots.py",
-        "        del self._idle[request.key.lineage]\n        slot.restore_to_req",
-        "        slot.restore_to_req",
+        "        self._idle.remove(slot)\n        self._take_turn",
+        "        self._take_turn",
     ),
     Mutant(
         "abort keeps the turn's tokens",
@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         "the window slides behind the running turn's start",
         "sessions/slots.py",
-        "holding_of(request), length, self._settled(request), self._make_room)\n",
-        "holding_of(request), length, 0, self._make_room)\n",
+        "holding_of(request), length, self._settled(request), self._make_room):\n",
+        "holding_of(request), length, 0, self._make_room):\n",
     ),
     Mutant(
         "the window slides one page too far",
@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "a namespace is ignored",
         "cache/match.py",
-        "        root = roots.get(namespace)\n",
-        "        root = next(iter(roots.values()), None)\n",
+        "        node, at = roots.get(namespace), 0\n",
+        "        node, at = next(iter(roots.values()), None), 0\n",
     ),
     Mutant(
         "a match's pages are taken after its node was split",
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         "a match ignores dead windows",
         "cache/match.py",
-        "            at = self._legal_point(path, at)\n",
+        "            at = self.legal_point(np.concatenate([node.swa for node in path] or [NO_PAGES])[:at])\n",
         "            pass\n",
     ),
     Mutant(
@@ -139,14 +139,16 @@ MUTANTS = (
     Mutant(
         "a resume goes past what must be computed again",
         "sessions/slots.py",
-        "point = self._resume_point(slot, len(request.reusable))",
-        "point = self._resume_point(slot, request.num_tokens)",
+        "point = self._resume_point(slot, len(request.reusable))\n"
+        "            if point is not None:\n                return self._resume(",
+        "point = self._resume_point(slot, request.num_tokens)\n"
+        "            if point is not None:\n                return self._resume(",
     ),
     Mutant(
         "admission grows before it knows that it can",
         "sessions/slots.py",
-        "                return False\n            while not self._inner.could_admit",
-        "                pass\n            while self._idle and not self._inner.could_admit",
+        "                return False\n            while not inner.could_admit",
+        "                pass\n            while len(self._idle) and not inner.could_admit",
     ),
     Mutant(
         "a refused turn drops the running turn's tokens",
@@ -229,7 +231,7 @@ MUTANTS = (
     ),
     Mutant(
         "places of drafts in flight are forgotten",
-        "scheduler/scheduler.py",
+        "scheduler/flight.py",
         "        request.drafts_in_flight += drafts\n",
         "        pass\n",
     ),

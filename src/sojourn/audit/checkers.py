@@ -76,6 +76,8 @@ class HoldingsChecker:
     def claims(self, pool: int) -> Iterable[Claim]:
         for holding in self._holdings:
             pages = holding.lists[pool]
+            law(pages.live_from <= pages.size and pages.swept <= pages.size, "a window of %s is past its %d pages: %d, %d",
+                holding, pages.size, pages.live_from, pages.swept)  # fmt: skip
             own = pages.pages[holding.cache_protected_len // holding.page_size :]
             own = own[own != NULL_PAGE]
             law(len(own) == pages.num_own, "%s lists %d own pages, counts %d", holding, len(own), pages.num_own)
