@@ -21,13 +21,20 @@ def values(metrics: Metrics) -> dict[tuple[str, frozenset[str]], float]:
     return {(s.name, frozenset(s.labels.values())): s.value for family in families for s in family.samples}
 
 
-def link_with_a_beat() -> EngineLink:
+DISK = wire.DiskTier(
+    is_open=True, is_writable=False, pages=[5, 2], num_bytes=900, bytes_max=1000, written_bytes=70, read_bytes=60,
+    evicted=[4, 1], dropped=11, corrupt=12, failed=13, declined=14, fetches=21, fetches_failed=22, fetches_slow=23,
+    fetches_lost=24,
+)  # fmt: skip
+
+
+def link_with_a_beat(disk: wire.DiskTier | None = None) -> EngineLink:
     meter = StepMeter()
     meter.count(StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),)), 3, 0.25)
     meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 1, 0.001)
     link = EngineLink("ipc://nowhere", lambda: 0.0)
     link.welcome = wire.Welcome("e", CARD)
-    beat = wire.Heartbeat(1.0, True, 2, 1, 0, 3, 2, 1, 1, 0, 0, [POOL], 41, list(meter.statistics()))
+    beat = wire.Heartbeat(1.0, True, 2, 1, 0, 3, 2, 1, 1, 0, 0, [POOL], 41, list(meter.statistics()), disk)
     (link.heartbeat,) = wire.events_decoder.decode(wire.encoder.encode([beat]))  # type: ignore[assignment]
     return link
 
@@ -51,6 +58,26 @@ def test_the_engine_is_what_its_last_heartbeat_told() -> None:
     assert value("step_duration_seconds_count", "decode") == 1
     assert value("step_duration_seconds_sum", "prefill") == pytest.approx(0.25)
     assert value("step_duration_seconds_count", "mixed") == 0
+
+
+def test_the_disk_tier_is_told_where_there_is_one() -> None:
+    shown = values(Metrics(link_with_a_beat(DISK), lambda: True, "1"))
+
+    def value(name: str, *labels: str) -> float:
+        return shown[f"sojourn_{name}", frozenset(labels)]
+
+    assert value("kv_pages", "tree", "full", "disk") == 5
+    assert value("kv_evicted_pages_total", "full", "disk", "capacity") == 4
+    assert (value("kv_tier_usable", "disk", "read"), value("kv_tier_usable", "disk", "write")) == (1, 0)
+    assert (value("kv_tier_bytes", "disk"), value("kv_tier_bytes_capacity", "disk")) == (900, 1000)
+    assert value("kv_demoted_bytes_total", "evicted", "disk") == 70
+    assert value("kv_promoted_bytes_total", "prompt", "disk") == 60
+    reasons = ("queue_full", "corrupt", "error", "faster_computed")
+    assert [value("kv_tier_lost_pages_total", "disk", reason) for reason in reasons] == [11, 12, 13, 14]
+    assert value("kv_fetches_total", "disk") == 21
+    causes = ("missing", "slow", "evicted")
+    assert [value("kv_fetches_failed_total", "disk", cause) for cause in causes] == [22, 23, 24]
+    assert not {name for name, labels in values(Metrics(link_with_a_beat(), lambda: True, "1")) if "disk" in labels}
 
 
 def test_nothing_is_told_of_an_engine_that_is_down() -> None:

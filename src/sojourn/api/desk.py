@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from sojourn.api import copies, wire
+from sojourn.api.disk_tier import disk_of
 from sojourn.api.errors import LimitError
 from sojourn.api.pace import Pace
 from sojourn.cache.protocol import CacheStatistics
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 from sojourn.core.ids import RequestId
+from sojourn.core.tier import TierStatistics
 from sojourn.engine.events import Event, FinishReason, Notice, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
@@ -33,6 +35,8 @@ class Cache(Protocol):
     def statistics(self) -> tuple[CacheStatistics, ...]: ...
 
     def slot_statistics(self) -> SlotStatistics: ...
+
+    def tier_statistics(self) -> TierStatistics | None: ...
 
     def flush(self) -> None: ...
 
@@ -266,6 +270,7 @@ class EngineDesk:
             pools=self._pools(),
             retracted_tokens=scheduler.retracted_tokens,
             steps_by_phase=list(loop.by_phase),
+            disk=disk_of(self._cache.tier_statistics()),
         )
 
     # -- inside

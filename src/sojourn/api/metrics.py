@@ -9,7 +9,7 @@ from itertools import accumulate
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from sojourn.api import wire
+from sojourn.api import disk_tier, wire
 from sojourn.api.engine_link import EngineLink
 from sojourn.api.errors import Fault
 from sojourn.api.metrics_compat import CompatCollector, MetricsCompat
@@ -130,6 +130,8 @@ class _EngineCollector:
         yield from _pages(beat, card)
         yield from _work(beat)
         yield from _steps(beat)
+        if beat.disk is not None:
+            yield from disk_tier.families(beat.disk)
 
 
 def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
@@ -158,6 +160,10 @@ def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
         pinned.add_metric([pool.pool], pool.tree + pool.idle - pool.evictable)
         evicted.add_metric([pool.pool, "device", "pressure"], pool.evicted)
         evicted.add_metric([pool.pool, "device", "flush"], pool.flushed)
+    if beat.disk is not None:
+        for name, kept, gone in zip(card.pool_names, beat.disk.pages, beat.disk.evicted, strict=False):
+            pages.add_metric(["tree", name, disk_tier.TIER], kept)
+            evicted.add_metric([name, disk_tier.TIER, "capacity"], gone)
     yield from (pages, capacity, leaked, pinned, evicted)
     yield GaugeMetricFamily("sojourn_kv_bytes", "Bytes of all pools.", value=card.kv_bytes)
     yield GaugeMetricFamily("sojourn_kv_page_size_tokens", "Tokens of a page.", value=card.page_size)

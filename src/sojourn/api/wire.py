@@ -372,6 +372,27 @@ class SessionEnded(Message, frozen=True):
     num_turns: int
 
 
+class DiskTier(Message, frozen=True):
+    """The disk tier, counted since the engine's start where it is not a number of now."""
+
+    is_open: bool
+    is_writable: bool
+    pages: list[int]  # of each pool, in files
+    num_bytes: int
+    bytes_max: int
+    written_bytes: int
+    read_bytes: int
+    evicted: list[int]  # pages of each pool
+    dropped: int
+    corrupt: int
+    failed: int
+    declined: int
+    fetches: int
+    fetches_failed: int
+    fetches_slow: int
+    fetches_lost: int
+
+
 class Heartbeat(Message, frozen=True):
     """The engine's thread answers: it is between two steps or idle. `at` is its clock."""
 
@@ -389,6 +410,7 @@ class Heartbeat(Message, frozen=True):
     pools: list[PoolPages]
     retracted_tokens: int
     steps_by_phase: list[StepStatistics]
+    disk: DiskTier | None = None
 
 
 Event = Welcome | Answer | Refusal | Tokens | Ended | SessionEnded | Heartbeat
