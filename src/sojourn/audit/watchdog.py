@@ -31,6 +31,7 @@ class Watchdog:
         self._refusals = 0  # of that one, told so far
         self._covered = 0  # of them in a row, now
         self._tried_at = StepId(0)
+        self._free_since = StepId(0)  # a place for it
         self._cache = cache
         self._after_s = after_s
         self._stuck_since: float | None = None  # the first step since one ran that could plan nothing
@@ -47,15 +48,12 @@ class Watchdog:
         if blocked is None or blocked.request is not self._blocked:
             self._blocked = None if blocked is None else blocked.request
             self._refusals = self._covered = 0
+            self._free_since = step
             if blocked is None:
                 return
         request, refusal = blocked.request, blocked.refusal
-        law(
-            step - refusal.tried_at <= UNTRIED_STEPS,
-            "%s waits and was not tried for %d steps",
-            request.request_id,
-            step - refusal.tried_at,
-        )
+        untried = step - max(refusal.tried_at, self._free_since)
+        law(untried <= UNTRIED_STEPS, "%s waits and was not tried for %d steps", request.request_id, untried)
         if self._refusals and refusal.tried_at == self._tried_at:
             return
         self._tried_at = refusal.tried_at
