@@ -21,6 +21,7 @@ from sojourn.api.engine_server import EngineServer, Outbox
 from sojourn.api.text.stop_strings import StopStrings
 from sojourn.app.build import EngineParts, Prepared, World, build_parts, prepare
 from sojourn.app.config import EngineOptions, cache_dir
+from sojourn.app.disk_cache import spoken_disk_cache
 from sojourn.app.follow import follow_parent
 from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
@@ -72,6 +73,7 @@ def _serve_kept(start: EngineStart, prepared: Prepared, world: World) -> EngineS
             prepared.backend,
             world.clock,
             draft=prepared.draft,
+            disk=prepared.disk,
             idle_timeout_s=start.session_timeout_s,
             idle_max_s=start.keeping.idle_max_s,
             session_tokens_max=start.limits.session_tokens,
@@ -121,6 +123,8 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     server.run()
     thread.stop()
     outbox.close()
+    if prepared.disk is not None and thread.fault is None:
+        prepared.disk.save(parts.cache)
     return thread.fault  # read after the thread has ended: its last step may have found it
 
 
@@ -128,11 +132,13 @@ def _tell(start: EngineStart, prepared: Prepared, kept: str) -> None:
     """What was decided: a table on a terminal, a line in a log."""
     console, options, info = plain_console(stderr=True), start.options, prepared.model.info
     if start.log_format == "json" or not console.is_terminal:
-        logger.info("%s, durability %s", describe(prepared, options), kept)
+        disk = spoken_disk_cache(prepared.disk)
+        logger.info("%s, durability %s, disk cache: %s", describe(prepared, options), kept, disk)
         return
     kv = prepared.kv_bytes(options)
     served = Served(info.name, info.source, info.weight_bytes_total, kv, prepared.threads)
-    console.print(table([*decisions(served, prepared.size, options, start.access), ("durability", kept)]))
+    rows = [("durability", kept), ("disk cache", spoken_disk_cache(prepared.disk))]
+    console.print(table([*decisions(served, prepared.size, options, start.access), *rows]))
 
 
 def describe(prepared: Prepared, options: EngineOptions) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from sojourn.api.metrics_compat import MetricsCompat
 from sojourn.api.settings import FrontSettings
 from sojourn.app import config
 from sojourn.app.cli_options import (
@@ -24,7 +25,15 @@ from sojourn.app.cli_options import (
     SpeculateOption,
 )
 from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
-from sojourn.app.keeping import DataDirOption, DurabilityOption, StoreDaysOption, StoreMibOption, StoreOptions
+from sojourn.app.disk_cache import DiskCacheBytesOption, DiskCacheOption
+from sojourn.app.keeping import (
+    DataDirOption,
+    DurabilityOption,
+    StoreDaysOption,
+    StoreMibOption,
+    StoreOptions,
+    StoreSyncOption,
+)
 from sojourn.app.limits import LimitOption, Limits
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
@@ -61,6 +70,9 @@ def serve(
     data_dir: DataDirOption = None,
     store_mib: StoreMibOption = 4096,
     store_days: StoreDaysOption = 30.0,
+    store_sync: StoreSyncOption = False,
+    disk_cache: DiskCacheOption = None,
+    disk_cache_bytes: DiskCacheBytesOption = 4 << 30,
     enable_streaming_session: EnableStreamingOption = True,
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
     report_dir: ReportDirOption = None,
@@ -81,19 +93,17 @@ def serve(
         overlap=overlap,
         speculate=speculate,
         drafts_max=drafts_max,
+        disk_cache=None if disk_cache is None else str(disk_cache),
+        disk_cache_bytes=disk_cache_bytes,
     )
     options.check()
-    keeping = StoreOptions(durability, str(data_dir or config.data_dir()), store_mib, store_days)
+    keeping = StoreOptions(durability, str(data_dir or config.data_dir()), store_mib, store_days, store_sync)
     keeping.check()
     limits = Limits.of(sessions, limit)
-    check_times(shutdown_timeout, session_timeout)
     check_address(host, port, has_keys=api_key_file is not None)
-    if report_dir is not None:
-        check_report_dir(report_dir)
-    settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=metrics_compat)
-    settings = replace(settings, tenant_requests_max=limits.tenant_turns)
+    check_rest(session_timeout, report_dir)
     key_file = None if api_key_file is None else str(api_key_file)
-    front = FrontStart(fd=-1, settings=settings, api_key_file=key_file, log_format=log_format)
+    front = FrontStart(-1, front_settings(shutdown_timeout, metrics_compat, limits), key_file, log_format)
     engine = EngineStart(
         address="",
         model=model,
@@ -108,10 +118,10 @@ def serve(
     return run_both(host, port, front, engine)
 
 
-def check_times(shutdown_timeout: float, session_timeout: float | None) -> None:
+def front_settings(shutdown_timeout: float, compat: MetricsCompat | None, limits: Limits) -> FrontSettings:
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
-    if session_timeout is not None:
-        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
+    settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=compat)
+    return replace(settings, tenant_requests_max=limits.tenant_turns)
 
 
 def check_address(host: str, port: int, *, has_keys: bool) -> None:
@@ -121,14 +131,18 @@ def check_address(host: str, port: int, *, has_keys: bool) -> None:
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
 
 
-def check_report_dir(directory: Path) -> None:
-    """Make it if need be. Raises ClientError where no report could be left: better now than on the day it is needed."""
+def check_rest(session_timeout: float | None, report_dir: Path | None) -> None:
+    """Raise ClientError for a time that is none, and where no report could be left: better now than when it is needed."""
+    if session_timeout is not None:
+        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
+    if report_dir is None:
+        return
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        report_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(f"report_dir cannot be made: {error}", param="report_dir") from error
-    if not os.access(directory, os.W_OK):
-        raise ClientError(f"report_dir {directory} cannot be written to", param="report_dir")
+    if not os.access(report_dir, os.W_OK):
+        raise ClientError(f"report_dir {report_dir} cannot be written to", param="report_dir")
 
 
 def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> int:
