@@ -34,13 +34,17 @@ def link_with_a_beat(disk: wire.DiskTier | None = None) -> EngineLink:
     meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 1, 0.001)
     link = EngineLink("ipc://nowhere", lambda: 0.0)
     link.welcome = wire.Welcome("e", CARD)
-    beat = wire.Heartbeat(1.0, True, 2, 1, 0, 3, 2, 1, 1, 0, 0, [POOL], 41, list(meter.statistics()), disk)
+    beat = wire.Heartbeat(
+        at=1.0, is_busy=True, steps=2, running=1, waiting=3, admissions=3, retractions=2, sessions=5, sessions_active=2,
+        sessions_idle=1, sessions_closing=1, demotions=0, pools=[POOL], retracted_tokens=41,
+        steps_by_phase=list(meter.statistics()), waiting_for=[("no_pages", 2), ("in_line", 1)], disk=disk,
+    )  # fmt: skip
     (link.heartbeat,) = wire.events_decoder.decode(wire.encoder.encode([beat]))  # type: ignore[assignment]
     return link
 
 
 def test_the_engine_is_what_its_last_heartbeat_told() -> None:
-    shown = values(Metrics(link_with_a_beat(), lambda: True, "1"))
+    shown = values(Metrics(link_with_a_beat(), lambda: True, "1", num_in_lanes=lambda: 4))
 
     def value(name: str, *labels: str) -> float:
         return shown[f"sojourn_{name}", frozenset(labels)]
@@ -50,6 +54,10 @@ def test_the_engine_is_what_its_last_heartbeat_told() -> None:
     assert value("kv_pinned_pages", "full") == 1
     assert value("kv_pages_leaked", "full") == 0
     assert value("retractions_total") == 2
+    reasons = ("no_pages", "in_line", "session_busy")
+    assert [value("requests_waiting", reason) for reason in reasons] == [2, 1, 4]
+    states = ("active", "closing", "idle", "demoted")
+    assert [value("sessions", state) for state in states] == [1, 1, 1, 2]
     assert value("retracted_tokens_total") == 41
     assert value("step_tokens_sum", "prefill") == 3
     assert value("step_tokens_bucket", "prefill", "2.0") == 0
@@ -108,7 +116,7 @@ def test_our_numbers_by_names_that_boards_know() -> None:
     shown = values(metrics)
     tiny = frozenset(["tiny"])
     assert shown["vllm:num_requests_running", tiny] == 1
-    assert shown["vllm:num_requests_waiting", tiny] == 0
+    assert shown["vllm:num_requests_waiting", tiny] == 3
     assert shown["vllm:generation_tokens_total", tiny] == 10
     assert shown["vllm:prefix_cache_queries_total", tiny] == 80
     assert shown["vllm:prefix_cache_hits_total", tiny] == 60

@@ -270,10 +270,12 @@ class EngineDesk:
             pools=self._pools(),
             retracted_tokens=scheduler.retracted_tokens,
             steps_by_phase=list(loop.by_phase),
+            sessions_closing=self._service.num_closing,
             disk=disk_of(self._cache.tier_statistics()),
         )
 
     # -- inside
+            waiting_for=list(scheduler.waiting_for),
 
     def _reach(self, session_id: str, namespace: str) -> str:
         """The service's name of a session that is open: another tenant's does not exist."""

@@ -52,7 +52,13 @@ class Front:
         self.is_draining = False
         self.fault: BaseException | None = None  # ours: a front that cannot hear its engine is of no use
         self.on_fault: Callable[[], None] = lambda: None
-        self.metrics = Metrics(self.link, lambda: self.is_ready, settings.version, settings.metrics_compat)
+        self.metrics = Metrics(
+            self.link,
+            lambda: self.is_ready,
+            settings.version,
+            settings.metrics_compat,
+            num_in_lanes=lambda: self.lanes.num_waiting,
+        )
         self._text: TextSide | None = None
         self._live: Counter[str] = Counter()  # requests by tenant
         self._idle = asyncio.Event()

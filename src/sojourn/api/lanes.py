@@ -28,6 +28,11 @@ class Lanes:
         self._pace = pace  # of turns, for those who find the line full
         self._taken: dict[Hashable, _Lane] = {}
 
+    @property
+    def num_waiting(self) -> int:
+        """Turns in line, of all sessions."""
+        return sum(len(lane.waiting) for lane in self._taken.values())
+
     def is_taken(self, key: Hashable) -> bool:
         return key in self._taken
 

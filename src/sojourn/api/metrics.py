@@ -26,7 +26,13 @@ class Metrics:
     """One registry, one front."""
 
     def __init__(
-        self, link: EngineLink, is_ready: Callable[[], bool], version: str, compat: MetricsCompat | None = None
+        self,
+        link: EngineLink,
+        is_ready: Callable[[], bool],
+        version: str,
+        compat: MetricsCompat | None = None,
+        *,
+        num_in_lanes: Callable[[], int] = lambda: 0,  # turns that wait for their session
     ) -> None:
         self._registry = CollectorRegistry()
         self._others = CollectorRegistry()  # our numbers by others' names
@@ -53,7 +59,7 @@ class Metrics:
         self._duration = histogram("request_duration_seconds", "From queue to end.", DURATION, "mode")
         self._queue = histogram("queue_duration_seconds", "From queue to batch.", DURATION, "mode")
         self._append = histogram("turn_append_tokens", "Tokens that a turn computed anew.", TOKENS, "mode")
-        self._registry.register(_EngineCollector(link, is_ready, version))
+        self._registry.register(_EngineCollector(link, is_ready, version, num_in_lanes))
         if compat is not None:
             self._others.register(CompatCollector(self._registry, compat))
 
@@ -110,7 +116,10 @@ def _rejection(fault: Fault) -> str:
 class _EngineCollector:
     """The engine as its last heartbeat told; nothing of it while it is down."""
 
-    def __init__(self, link: EngineLink, is_ready: Callable[[], bool], version: str) -> None:
+    def __init__(
+        self, link: EngineLink, is_ready: Callable[[], bool], version: str, num_in_lanes: Callable[[], int]
+    ) -> None:
+        self._num_in_lanes = num_in_lanes
         self._link = link
         self._is_ready = is_ready
         self._version = version
@@ -128,7 +137,7 @@ class _EngineCollector:
         if beat is None or card is None:
             return
         yield from _pages(beat, card)
-        yield from _work(beat)
+        yield from _work(beat, self._num_in_lanes())
         yield from _steps(beat)
         if beat.disk is not None:
             yield from disk_tier.families(beat.disk)
@@ -169,14 +178,19 @@ def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
     yield GaugeMetricFamily("sojourn_kv_page_size_tokens", "Tokens of a page.", value=card.page_size)
 
 
-def _work(beat: wire.Heartbeat) -> Iterator[Metric]:
+def _work(beat: wire.Heartbeat, num_in_lanes: int) -> Iterator[Metric]:
     sessions = GaugeMetricFamily("sojourn_sessions", "Open sessions.", labels=["state"])
-    sessions.add_metric(["active"], beat.sessions_active)
+    sessions.add_metric(["active"], beat.sessions_active - beat.sessions_closing)
+    sessions.add_metric(["closing"], beat.sessions_closing)
     sessions.add_metric(["idle"], beat.sessions_idle)
     sessions.add_metric(["demoted"], max(0, beat.sessions - beat.sessions_active - beat.sessions_idle))
     yield sessions
     yield GaugeMetricFamily("sojourn_requests_running", "Requests that hold pages.", value=beat.running)
-    yield GaugeMetricFamily("sojourn_requests_waiting", "Requests in the queue.", value=beat.waiting)
+    waiting = GaugeMetricFamily("sojourn_requests_waiting", "Requests in the queue, by what for.", labels=["reason"])
+    for reason, count in beat.waiting_for:
+        waiting.add_metric([reason], count)
+    waiting.add_metric(["session_busy"], num_in_lanes)
+    yield waiting
     yield CounterMetricFamily("sojourn_retractions", "Requests put back for want of pages.", value=beat.retractions)
     yield CounterMetricFamily(
         "sojourn_retracted_tokens", "Tokens whose KV those requests gave up.", value=beat.retracted_tokens

@@ -406,10 +406,12 @@ class Heartbeat(Message, frozen=True):
     sessions: int
     sessions_active: int
     sessions_idle: int  # with KV of their own
+    sessions_closing: int  # of the active ones
     demotions: int
     pools: list[PoolPages]
     retracted_tokens: int
     steps_by_phase: list[StepStatistics]
+    waiting_for: list[tuple[str, int]]  # `waiting` by reason
     disk: DiskTier | None = None
 
 

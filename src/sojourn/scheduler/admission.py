@@ -20,6 +20,7 @@ from sojourn.scheduler.request import Refusal, Request, RequestState
 OVERTAKEN_MAX = 8
 SEEN_MAX = 16  # of those that wait, the oldest: each that is tried costs a match
 RETRY_STEPS = 8  # between two tries when nothing has ended
+WAITING_FOR = ("no_pages", "batch_full", "fetching", "in_line")  # in line: behind others, or for tokens of a step
 PATIENCE_STEPS = 128  # that it yields, from its first refusal on
 
 
@@ -91,6 +92,18 @@ class Admission:
         self._waiting.remove(request)
         request.refusal = None
         self.reopen()
+
+    def by_reason(self, *, has_place: bool) -> dict[str, int]:
+        """How many wait, by what for: `WAITING_FOR`. Without a place for anybody that is all there is to say."""
+        counts = dict.fromkeys(WAITING_FOR, 0)
+        for request in self._waiting:
+            if not has_place:
+                counts["batch_full"] += 1
+            elif request.cached.fetch is not None:
+                counts["fetching"] += 1
+            else:
+                counts["in_line" if request.refusal is None else "no_pages"] += 1
+        return counts
 
     def blocked(self) -> Blocked | None:
         head = self._waiting.head()

@@ -71,6 +71,7 @@ class SchedulerStatistics:
     zombies: int
     drafted: int = 0  # guesses verified
     accepted: int = 0  # of those
+    waiting_for: tuple[tuple[str, int], ...] = ()  # those who wait by reason, in the words of scheduler/admission.py
 
 
 @dataclass(slots=True, eq=False)
@@ -153,6 +154,7 @@ class Scheduler:
             zombies=self._zombies,
             drafted=self._drafted,
             accepted=self._accepted,
+            waiting_for=tuple(self._admission.by_reason(has_place=bool(self._free_seqs)).items()),
         )
 
     # -- the door

@@ -182,6 +182,11 @@ class SessionService:
         """(own, leased) pages per pool."""
         return self._slots.pages_by_pool(self._get(session_id).session_id)
 
+    @property
+    def num_closing(self) -> int:
+        """Sessions that end with their running turn."""
+        return sum(session.state is SessionState.CLOSING for session in self._turns.values())
+
     def session_ids(self) -> tuple[str, ...]:
         return tuple(self._sessions)
 
