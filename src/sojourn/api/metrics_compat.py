@@ -84,11 +84,11 @@ def _renamed(family: Metric, name: str, model: str) -> Metric:
 
 
 def _usage(families: Mapping[str, Metric]) -> float:
-    """Of the fullest pool: pages that running requests own, or lean on."""
+    """Of the fullest pool: pages that running requests own, or lean on. Nobody waits for a draft model's."""
     used: Counter[str] = Counter()
     for name in ("sojourn_kv_pages", "sojourn_kv_pinned_pages"):
         for sample in families[name].samples:
             if sample.labels.get("state", "running") == "running":
                 used[sample.labels["pool"]] += sample.value  # type: ignore[assignment]
     totals = {sample.labels["pool"]: sample.value for sample in families["sojourn_kv_pages_capacity"].samples}
-    return max(used[pool] / total for pool, total in totals.items())
+    return max(used[pool] / total for pool, total in totals.items() if pool != "draft")
