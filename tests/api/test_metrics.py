@@ -11,7 +11,7 @@ from sojourn.core.step import StepPlan, Work
 from sojourn.engine.events import Usage
 from sojourn.engine.meter import StepMeter
 
-CARD = wire.ModelCard("tiny", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], 4096)
+CARD = wire.ModelCard("tiny", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], 4096, guesser="ngram")
 POOL = wire.PoolPages("full", 10, 2, 0, 1, 4, 1, 2, evictable=5, evicted=7, flushed=3)
 
 
@@ -38,6 +38,7 @@ def link_with_a_beat(disk: wire.DiskTier | None = None) -> EngineLink:
         at=1.0, is_busy=True, steps=2, running=1, waiting=3, admissions=3, retractions=2, sessions=5, sessions_active=2,
         sessions_idle=1, sessions_closing=1, demotions=0, pools=[POOL], retracted_tokens=41,
         steps_by_phase=list(meter.statistics()), waiting_for=[("no_pages", 2), ("in_line", 1)], disk=disk,
+        drafted_tokens=31, accepted_tokens=29,
     )  # fmt: skip
     (link.heartbeat,) = wire.events_decoder.decode(wire.encoder.encode([beat]))  # type: ignore[assignment]
     return link
@@ -54,6 +55,8 @@ def test_the_engine_is_what_its_last_heartbeat_told() -> None:
     assert value("kv_pinned_pages", "full") == 1
     assert value("kv_pages_leaked", "full") == 0
     assert value("retractions_total") == 2
+    assert value("spec_drafted_tokens_total", "ngram") == 31
+    assert value("spec_accepted_tokens_total", "ngram") == 29
     reasons = ("no_pages", "in_line", "session_busy")
     assert [value("requests_waiting", reason) for reason in reasons] == [2, 1, 4]
     states = ("active", "closing", "idle", "demoted")

@@ -269,6 +269,8 @@ class EngineDesk:
             demotions=slots.demotions,
             pools=self._pools(),
             retracted_tokens=scheduler.retracted_tokens,
+            drafted_tokens=scheduler.drafted,
+            accepted_tokens=scheduler.accepted,
             steps_by_phase=list(loop.by_phase),
             sessions_closing=self._service.num_closing,
             disk=disk_of(self._cache.tier_statistics()),

@@ -139,6 +139,8 @@ class _EngineCollector:
         yield from _pages(beat, card)
         yield from _work(beat, self._num_in_lanes())
         yield from _steps(beat)
+        if card.guesser != "off":
+            yield from _guesses(beat, card)
         if beat.disk is not None:
             yield from disk_tier.families(beat.disk)
 
@@ -200,6 +202,14 @@ def _work(beat: wire.Heartbeat, num_in_lanes: int) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "sojourn_engine_last_step_timestamp_seconds", "When the engine last answered, on its own clock.", value=beat.at
     )
+
+
+def _guesses(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
+    drafted = CounterMetricFamily("sojourn_spec_drafted_tokens", "Tokens guessed ahead and verified.", labels=["kind"])
+    accepted = CounterMetricFamily("sojourn_spec_accepted_tokens", "Of those, the tokens that stood.", labels=["kind"])
+    drafted.add_metric([card.guesser], beat.drafted_tokens)
+    accepted.add_metric([card.guesser], beat.accepted_tokens)
+    yield from (drafted, accepted)
 
 
 def _steps(beat: wire.Heartbeat) -> Iterator[Metric]:

@@ -20,6 +20,8 @@ NAMES: Mapping[MetricsCompat, Mapping[str, str]] = {
         "generation_tokens": "completion_tokens",
         "prefix_cache_queries": "prefix_cache_queried_tokens",
         "prefix_cache_hits": "prefix_cache_hit_tokens",
+        "spec_decode_num_draft_tokens": "spec_drafted_tokens",
+        "spec_decode_num_accepted_tokens": "spec_accepted_tokens",
         "time_to_first_token_seconds": "time_to_first_token_seconds",
         "e2e_request_latency_seconds": "request_duration_seconds",
         "request_queue_time_seconds": "queue_duration_seconds",

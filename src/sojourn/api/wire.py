@@ -306,6 +306,7 @@ class ModelCard(Body, frozen=True):
     pool_names: list[str]
     kv_bytes: int
     fingerprint: str = ""
+    guesser: str = "off"  # who guesses ahead: "off", "ngram", "model"
 
 
 # -- engine to front
@@ -412,6 +413,8 @@ class Heartbeat(Message, frozen=True):
     retracted_tokens: int
     steps_by_phase: list[StepStatistics]
     waiting_for: list[tuple[str, int]]  # `waiting` by reason
+    drafted_tokens: int = 0  # guessed ahead and verified
+    accepted_tokens: int = 0  # of those
     disk: DiskTier | None = None
 
 

@@ -27,7 +27,7 @@ from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
-from sojourn.app.speculation import spoken
+from sojourn.app.speculation import guesser, spoken
 from sojourn.app.startup import Served, decisions, spoken_overlap, table
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.core.errors import ClientError, ModelError
@@ -166,6 +166,7 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
         parameters=model.info.parameters,
         license=model.info.license,
         kv_dtype=options.kv_dtype,
+        guesser=guesser(options),
         threads=prepared.threads,
         max_running=options.max_running,
         pool_names=[name for name, _ in prepared.pools()],

@@ -31,6 +31,11 @@ def spoken(options: EngineOptions) -> str:
     return f"{options.speculate}, up to {options.drafts_max} tokens"
 
 
+def guesser(options: EngineOptions) -> str:
+    """Which kind it is, for a label."""
+    return options.speculate if options.speculate in (NO_DRAFTS, NGRAM) else "model"
+
+
 def speculation(options: EngineOptions, draft: DraftSide | None) -> Speculation:
     """`draft`: the model that `speculate` names, if it names one."""
     if options.speculate == NO_DRAFTS:
