@@ -209,7 +209,7 @@ def test_a_new_server_knows_what_the_old_one_was_told(models: Path, tmp_path: Pa
 def exported(server: Server, session: str) -> bytes:
     response = server.http.get(f"/v1/sessions/{session}/export")
     assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "application/vnd.sojourn.session"
+    assert response.headers["content-type"] == "application/octet-stream"
     return response.content
 
 
@@ -319,6 +319,8 @@ def test_a_disk_that_is_full_refuses_what_it_cannot_keep_and_nothing_else(models
         assert shown(server, session)["turns"] == turns
         refused = server.http.post("/v1/sessions")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        assert server.lines_with("the turn is undone, since it could not be stored")
+        assert server.lines_with("refused, since it could not be kept")
         chat = {"model": "tiny-llama", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
         assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
         assert server.http.get("/ready").status_code == 200

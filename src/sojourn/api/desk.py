@@ -4,6 +4,7 @@ Everything here runs on the engine's thread. Knows who may see which session, an
 request; knows no sockets and no text.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
@@ -24,6 +25,7 @@ from sojourn.scheduler.request import RequestState, StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams, UnstoredEvent
 from sojourn.sessions.slots import SlotStatistics
 
+logger = logging.getLogger("sojourn.engine")
 SALT_MARK = "\x1f"  # occurs in no tenant's name and in no id
 Send = Callable[[wire.Event], None]
 StopMatcherFactory = Callable[[Sequence[str], bool], StopMatcher]  # stop strings, and whether special tokens are shown
@@ -142,6 +144,8 @@ class EngineDesk:
             self._send(wire.Tokens(call, ids, samples, event.cached_tokens, list(event.known)))
             return
         del self._running[call]
+        if isinstance(event, UnstoredEvent):
+            logger.error("%s", event.message)
         self._turn_pace.ended()
         kept = 0 if event.reason is FinishReason.ABORT else len(event.output_ids)
         self._send(
@@ -266,18 +270,18 @@ class EngineDesk:
             sessions=len(self._sessions),
             sessions_active=slots.num_active,
             sessions_idle=slots.num_idle,
+            sessions_closing=self._service.num_closing,
             demotions=slots.demotions,
             pools=self._pools(),
             retracted_tokens=scheduler.retracted_tokens,
             drafted_tokens=scheduler.drafted,
             accepted_tokens=scheduler.accepted,
             steps_by_phase=list(loop.by_phase),
-            sessions_closing=self._service.num_closing,
+            waiting_for=list(scheduler.waiting_for),
             disk=disk_of(self._cache.tier_statistics()),
         )
 
     # -- inside
-            waiting_for=list(scheduler.waiting_for),
 
     def _reach(self, session_id: str, namespace: str) -> str:
         """The service's name of a session that is open: another tenant's does not exist."""

@@ -171,6 +171,7 @@ class EngineServer:
             refusal = wire.Refusal(call, error.status, str(error), error.param, error.code, error.retry_after_s)
             self._outbox.put(refusal)
         elif isinstance(error, StoreError):
+            logger.error("refused, since it could not be kept: %s", error)
             self._outbox.put(wire.Refusal(call, 503, str(error), None, wire.STORE_DOWN))
         elif isinstance(error, SojournError):
             self._outbox.put(wire.Refusal(call, 503, str(error), None, "capacity"))

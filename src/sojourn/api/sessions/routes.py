@@ -19,7 +19,7 @@ from sojourn.api.sessions.turns import SessionDesk, TurnRun
 from sojourn.api.streaming import DONE, STREAMED, EventStream, while_connected
 from sojourn.core.errors import SojournError
 
-FILE_TYPE = "application/vnd.sojourn.session"
+FILE_TYPE = "application/octet-stream"
 BINARY = {"content": {FILE_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 FILE_ANSWER: dict[int | str, dict[str, object]] = {200: {"description": "the file", **BINARY}}
 FILE_BODY = {"requestBody": {"required": True, **BINARY}}
