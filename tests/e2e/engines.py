@@ -10,10 +10,14 @@ from sojourn.backends.native import NativeBackend
 from sojourn.backends.protocol import KvDtype
 from sojourn.cache.none import NoneCache
 from sojourn.cache.radix import RadixCache
+from sojourn.cache.tiers import Tier
+from sojourn.cache.tiers_store import StoreTier
 from sojourn.core.ids import RequestId
 from sojourn.core.step import Sample
+from sojourn.core.tier import PageStore
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice, TokensEvent
 from sojourn.engine.loop import EngineLoop
+from sojourn.models.identity import kv_identity
 from sojourn.models.store import LoadedModel
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
@@ -60,15 +64,18 @@ class RealEngine:
     """Everything from sessions to the native core, with the census after every step."""
 
     def __init__(
-        self, model: LoadedModel, shape: Shape, drafter: Drafter | None = None, draft: DraftSide | None = None
+        self,
+        model: LoadedModel,
+        shape: Shape,
+        drafter: Drafter | None = None,
+        draft: DraftSide | None = None,
+        pages: PageStore | None = None,
     ) -> None:
-        """Nobody guesses, or a drafter without KV, or a second model."""
+        """Nobody guesses, or a drafter without KV, or a second model. `pages`: a store below the tree."""
         config, clock = model.packed.config, ManualClock()
         self.layout = PoolLayout(shape.page_size, config.attention.sliding_window)
         totals = [pages + NUM_RESERVED for pages in shape.pages]
         book = HoldingBook(self.layout, totals[: self.layout.num_pools])
-        inner = RadixCache(book) if shape.cache == "radix" else NoneCache(book)
-        self.cache = SessionAwareCache(inner, drafts=None if draft is None else draft.pool())
         self._draft = draft
         self._backend = NativeBackend(
             model.packed,
@@ -78,6 +85,12 @@ class RealEngine:
             threads=shape.threads,
             seqs_max=shape.seqs_max,
         )
+        self._pages = pages
+        tier: Tier | None = None
+        if pages is not None:
+            tier = StoreTier(pages, self._backend, kv_identity(model.packed), self.layout, clock, lambda: None)
+        inner = RadixCache(book, tier) if shape.cache == "radix" else NoneCache(book)
+        self.cache = SessionAwareCache(inner, drafts=None if draft is None else draft.pool())
         scheduler_config = SchedulerConfig(
             shape.context, shape.seqs_max, shape.step_tokens, shape.chunk, shape.retract_every
         )
@@ -87,7 +100,15 @@ class RealEngine:
         executor = ThreadPoolExecutor(1) if shape.depth else None
         guesser = drafter if draft is None else draft.drafter()
         runner = Runner(self._backend, clock, drafter=guesser, executor=executor)
-        self.loop = EngineLoop(self.scheduler, runner, self.cache, clock, mem_check=check, depth=shape.depth)
+        self.loop = EngineLoop(
+            self.scheduler,
+            runner,
+            self.cache,
+            clock,
+            mem_check=check,
+            depth=shape.depth,
+            await_pages=self._await_pages,
+        )
         service_config = ServiceConfig(config.vocab_size, shape.context, frozenset(model.text.eos_ids))
         self.service = SessionService(self.loop, self.cache, service_config, clock=clock, new_id=self._new_id)
         self._ids = 0
@@ -96,6 +117,10 @@ class RealEngine:
     def _new_id(self) -> str:
         self._ids += 1
         return f"id{self._ids}"
+
+    def _await_pages(self) -> None:
+        assert self._pages is not None, "waits for pages, and nobody reads any"
+        self._pages.wait(0.1)
 
     def listen(self, request_id: RequestId) -> Heard:
         """What is told of a request from now on."""
