@@ -19,8 +19,26 @@ def prompt_of(length: int, salt: int = 0) -> list[int]:
     return [(salt * 31 + position * 7 + position // 5) % VOCAB_SIZE for position in range(length)]
 
 
-def config_of(cache: str, page_size: int, window: int, **others: int) -> WorldConfig:
-    return WorldConfig(cache=cache, page_size=page_size, window=window, num_pages=640 // page_size, **others)
+def config_of(
+    cache: str,
+    page_size: int,
+    window: int,
+    *,
+    seqs_max: int = 4,
+    step_tokens_max: int = 64,
+    chunk_tokens_max: int = 16,
+    retract_every: int = 0,
+) -> WorldConfig:
+    return WorldConfig(
+        cache=cache,
+        page_size=page_size,
+        num_pages=640 // page_size,
+        window=window,
+        seqs_max=seqs_max,
+        step_tokens_max=step_tokens_max,
+        chunk_tokens_max=chunk_tokens_max,
+        retract_every=retract_every,
+    )
 
 
 # -- chunks and mixing

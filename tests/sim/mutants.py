@@ -280,8 +280,8 @@ MUTANTS = (
     Mutant(
         "who runs ahead takes the first token that was accepted",
         "runner/resolve.py",
-        "        return replace(work, start=start, tokens=(tail.tokens[-1],), history=history)\n",
-        "        return replace(work, start=start, tokens=(tail.tokens[0],), history=history)\n",
+        "            (tail.tokens[-1],),\n",
+        "            (tail.tokens[0],),\n",
     ),
     Mutant(
         "a row given up is not told to the runner",

@@ -54,7 +54,8 @@ class Resolver:
             for index, ask, drafts in zip(asking, asks, drafter.propose(asks), strict=True):
                 law(len(drafts) <= ask.num_max, "%d drafts, %d asked for", len(drafts), ask.num_max)
                 if drafts:
-                    works[index] = _with_drafts(works[index], drafts)
+                    work = works[index]
+                    works[index] = replace(work, tokens=work.tokens + drafts, num_drafts=len(drafts))
         return works
 
     def accepted(
@@ -97,7 +98,7 @@ class Resolver:
             raise CorruptionError(f"row {work.seq} continues a step that sampled nothing")
         start = tail.next_start
         if start >= work.end_max:
-            return replace(work, start=start, sampling=None, history=None)
+            return Work(work.seq, start, ())
         law(start >= work.start, "row %d continues at %d, planned from %d", work.seq, start, work.start)
         history = work.history
         if history is not None:
@@ -105,11 +106,18 @@ class Resolver:
             law(0 < missing <= len(tail.tokens), "%d tokens of a history are missing", missing)
             tail.tokens = tail.tokens[-missing:]
             history = _joined(history, tail.tokens)
-        return replace(work, start=start, tokens=(tail.tokens[-1],), history=history)
-
-
-def _with_drafts(work: Work, drafts: tuple[int, ...]) -> Work:
-    return replace(work, tokens=work.tokens + drafts, num_drafts=len(drafts))
+        return Work(  # not `replace`, which takes as long as all the rest
+            work.seq,
+            start,
+            (tail.tokens[-1],),
+            work.edits,
+            work.sampling,
+            history=history,
+            num_prompt=work.num_prompt,
+            takes_previous=True,
+            drafts_max=work.drafts_max,
+            end_max=work.end_max,
+        )
 
 
 def _joined(history: TokenArray, tokens: list[int]) -> TokenArray:

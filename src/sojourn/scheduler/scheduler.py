@@ -245,20 +245,20 @@ class Scheduler:
             else:
                 continue  # its last token is in flight
             shares.append(share)
+        asks_door = bool(prompts) or self._policy is not None
+        keeps_door = asks_door and bool(self._free_seqs) and self._admission.is_due(step)
         if prompts:
-            keeps_door = bool(self._free_seqs) and self._admission.is_due(step)
             chunks = budget.share_out([share.tokens for share in prompts], keeps_door=keeps_door)
             for share, tokens in zip(prompts, chunks, strict=True):
                 share.tokens = tokens
         if self._policy is not None:
-            self._add_drafts(self._policy, shares, budget, are_prompts_waiting=bool(prompts) or len(self._waiting) > 0)
+            kept = budget.chunk_max if keeps_door else 0
+            budget.tokens_left -= self._add_drafts(self._policy, shares, budget.tokens_left - kept)
         return [share for share in shares if share.tokens > 0] if prompts else shares
 
-    def _add_drafts(
-        self, policy: DraftPolicy, shares: list[_Share], budget: TokenBudget, *, are_prompts_waiting: bool
-    ) -> None:
-        """Guesses for the decodes, oldest first, from what is left; a whole chunk of it is for prompts while any waits."""
-        left = budget.tokens_left - (budget.chunk_max if are_prompts_waiting else 0)
+    def _add_drafts(self, policy: DraftPolicy, shares: list[_Share], room: int) -> int:
+        """Guesses for the decodes, oldest first, `room` tokens of them at most. Returns how many."""
+        left = max(0, room)
         asking = [share for share in shares if share.request.num_launched + 1 >= share.request.cached.num_tokens]
         rooms: list[tuple[Acceptance, int]] = []
         for share in asking:
@@ -267,9 +267,9 @@ class Scheduler:
                 request.acceptance = policy.acceptance()
             rooms.append((request.acceptance, max(0, request.drafts_room)))
         for share, drafts in zip(asking, policy.choose(rooms), strict=True):
-            share.drafts = max(0, min(drafts, left))
+            share.drafts = min(drafts, left)
             left -= share.drafts
-            budget.tokens_left -= share.drafts
+        return max(0, room) - left
 
     def _has_room(self, share: _Share) -> bool:
         """Pages for what it is to run. Drafts go without before anyone gives up anything for them, and a request that
