@@ -23,7 +23,7 @@ from sojourn.engine.thread import EngineThread
 from sojourn.scheduler.request import StopMatcher
 from sojourn.sessions.service import SessionService
 
-CARD = wire.ModelCard("m", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], 1)
+CARD = wire.ModelCard("m", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], [1])
 GUARD_S = 60.0
 
 

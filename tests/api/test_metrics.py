@@ -11,7 +11,7 @@ from sojourn.core.step import StepPlan, Work
 from sojourn.engine.events import Usage
 from sojourn.engine.meter import StepMeter
 
-CARD = wire.ModelCard("tiny", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], 4096, guesser="ngram")
+CARD = wire.ModelCard("tiny", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], [4096], guesser="ngram")
 POOL = wire.PoolPages("full", 10, 2, 0, 1, 4, 1, 2, evictable=5, evicted=7, flushed=3)
 
 
@@ -54,6 +54,7 @@ def test_the_engine_is_what_its_last_heartbeat_told() -> None:
     assert value("kv_evicted_pages_total", "full", "device", "flush") == 3
     assert value("kv_pinned_pages", "full") == 1
     assert value("kv_pages_leaked", "full") == 0
+    assert value("kv_bytes", "full", "device") == 4096
     assert value("retractions_total") == 2
     assert value("spec_drafted_tokens_total", "ngram") == 31
     assert value("spec_accepted_tokens_total", "ngram") == 29

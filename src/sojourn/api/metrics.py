@@ -176,7 +176,10 @@ def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
             pages.add_metric(["tree", name, disk_tier.TIER], kept)
             evicted.add_metric([name, disk_tier.TIER, "capacity"], gone)
     yield from (pages, capacity, leaked, pinned, evicted)
-    yield GaugeMetricFamily("sojourn_kv_bytes", "Bytes of all pools.", value=card.kv_bytes)
+    sizes = GaugeMetricFamily("sojourn_kv_bytes", "Bytes of a pool.", labels=["pool", "tier"])
+    for name, size in zip(card.pool_names, card.kv_bytes, strict=True):
+        sizes.add_metric([name, "device"], size)
+    yield sizes
     yield GaugeMetricFamily("sojourn_kv_page_size_tokens", "Tokens of a page.", value=card.page_size)
 
 

@@ -304,7 +304,7 @@ class ModelCard(Body, frozen=True):
     threads: int
     max_running: int
     pool_names: list[str]
-    kv_bytes: int
+    kv_bytes: list[int]  # of each pool
     fingerprint: str = ""
     guesser: str = "off"  # who guesses ahead: "off", "ngram", "model"
 

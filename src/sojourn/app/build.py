@@ -16,7 +16,7 @@ from sojourn.app.door import Door
 from sojourn.app.draft_side import DraftSide, load_draft_model, make_draft_side
 from sojourn.app.memory import Demand, check_fits
 from sojourn.app.requests import EngineRoom
-from sojourn.app.sizing import EngineSize, choose_size, draft_kv_bytes, kv_bytes
+from sojourn.app.sizing import EngineSize, bytes_of_pools, choose_size, draft_kv_bytes, kv_bytes
 from sojourn.app.speculation import speculation
 from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.backends.native import NativeBackend
@@ -90,10 +90,14 @@ class Prepared:
 
     def kv_bytes(self, options: EngineOptions) -> int:
         """Bytes of all pools."""
-        own = kv_bytes(self.model.packed.config, options, self.size.pool_tokens)
+        return sum(self.bytes_of_pools(options))
+
+    def bytes_of_pools(self, options: EngineOptions) -> list[int]:
+        """In the order of `pools`."""
+        own = list(bytes_of_pools(self.model.packed.config, options, self.size.pool_tokens))
         if self.draft is None:
             return own
-        return own + draft_kv_bytes(self.draft.model.packed.config, options, self.size.pool_tokens)
+        return [*own, draft_kv_bytes(self.draft.model.packed.config, options, self.size.pool_tokens)]
 
     def close(self) -> None:
         if self.disk is not None:

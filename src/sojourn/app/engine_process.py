@@ -170,7 +170,7 @@ def model_card(prepared: Prepared, options: EngineOptions) -> wire.ModelCard:
         threads=prepared.threads,
         max_running=options.max_running,
         pool_names=[name for name, _ in prepared.pools()],
-        kv_bytes=prepared.kv_bytes(options),
+        kv_bytes=prepared.bytes_of_pools(options),
         fingerprint=fingerprint_of(model),
     )
 

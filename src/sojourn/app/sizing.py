@@ -54,8 +54,13 @@ def _totals(layout: PoolLayout, pool_tokens: int, options: EngineOptions) -> tup
 
 def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
     """Bytes of both pools when the full pool holds `pool_tokens`."""
+    return sum(bytes_of_pools(config, options, pool_tokens))
+
+
+def bytes_of_pools(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> tuple[int, ...]:
+    """As `kv_bytes`, pool by pool."""
     totals = _totals(PoolLayout(options.page_size, config.attention.sliding_window), pool_tokens, options)
-    return sum(total * size for total, size in zip(totals, _page_bytes(config, options), strict=True))
+    return tuple(total * size for total, size in zip(totals, _page_bytes(config, options), strict=True))
 
 
 def draft_pages(options: EngineOptions, pool_tokens: int) -> int:
