@@ -29,7 +29,7 @@ MARKS = {
         "overshoots", "match session", "match prefix", "match none", "aborts running", "aborts running prefill",
         "aborts first turn", "aborts first turn prefill", "aborts waiting", "closes", "deferred closes", "rewinds",
         "forks", "probes", "slides", "intrusions", "aborts kept", "full evictions", "swa evictions", "splits", "merges",
-        "capped",
+        "capped", "draft resumes", "draft drops",
     ),
     "engine": (
         "resumes", "rematches", "demotions", "retractions", "zombies", "fences", "slides", "mixed steps",

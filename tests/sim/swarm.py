@@ -30,6 +30,7 @@ def draw_config(rng: random.Random, cache: str) -> WorldConfig:
         publishes=rng.random() < 0.8,
         depth=rng.choice([0, 0, 1, 2]),
         alphabet=rng.choice([1, 2, 3]),
+        draft_pages=random.Random(f"drafts {full} {swa} {chunk} {window}").choice([0, full, 2 + full // 3]),
     )
 
 

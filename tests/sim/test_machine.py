@@ -18,12 +18,17 @@ class WorldMachine(RuleBasedStateMachine):
         pages=st.integers(12, 24),
         depth=st.integers(0, 2),
         publishes=st.booleans(),
+        draft_pages=st.sampled_from([0, 5, 24]),
     )
-    def build(self, cache: str, size: int, window: int, pages: int, depth: int, publishes: bool) -> None:
+    def build(
+        self, cache: str, size: int, window: int, pages: int, depth: int, publishes: bool, draft_pages: int
+    ) -> None:
         chunk = 2
         need = 2 * (-(-window // size) + 1) + -(-(chunk + 4) // size)
         context = pages * size if need <= pages else pages * size // 2
-        self.world = World(WorldConfig(size, window, pages, pages, chunk, context, cache, publishes, depth))
+        self.world = World(
+            WorldConfig(size, window, pages, pages, chunk, context, cache, publishes, depth, draft_pages=draft_pages)
+        )
 
     @rule()
     def open(self) -> None:

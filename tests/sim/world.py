@@ -11,12 +11,13 @@ from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, PrefixMatch,
 from sojourn.cache.radix import RadixCache
 from sojourn.cache.release import release_kv_cache
 from sojourn.core.ids import NULL_PAGE, AccountId, RequestId, StepId
-from sojourn.core.step import PageArray, TokenArray
+from sojourn.core.step import PageArray, Pool, TokenArray
 from sojourn.pages.accounts import FENCED
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.sessions.slots import SessionAwareCache
 from tests.sim.device import FakeDevice, Job
+from tests.sim.follower import Follower, Following
 
 ROWS = 8
 
@@ -33,6 +34,7 @@ class WorldConfig:
     publishes: bool = True
     depth: int = 2  # steps in flight at most
     alphabet: int = 2
+    draft_pages: int = 0  # usable ones of a draft model; 0: there is none
 
 
 @dataclass(eq=False)
@@ -45,6 +47,7 @@ class Run:
     row: int = -1
     launched: int = 0
     last_commit_from: int = 0
+    read: int = 0  # by the draft model, once the steps in flight are over
     is_over: bool = False
     is_waiting: bool = False
 
@@ -58,6 +61,7 @@ class Flight:
     job: Job
     account: AccountId
     touched: list[PageArray]  # per pool, the pages it may read or write
+    following: Following | None  # the draft model's share
 
 
 @dataclass(eq=False)
@@ -76,7 +80,10 @@ class World:
         self.totals = (config.full_pages + NUM_RESERVED, config.swa_pages + NUM_RESERVED)[: layout.num_pools]
         self.book = HoldingBook(layout, self.totals)
         self.radix = RadixCache(self.book) if config.cache == "radix" else None
-        self.cache = SessionAwareCache(self.radix or NoneCache(self.book), publishes=config.publishes)
+        self.follower = Follower(config.draft_pages, config.page_size, ROWS, config.context + 64)
+        self.cache = SessionAwareCache(
+            self.radix or NoneCache(self.book), publishes=config.publishes, drafts=self.follower.pool
+        )
         self.device = FakeDevice(self.totals, config.page_size, config.window, ROWS, config.context + 64)
         self.rows = list(range(ROWS))
         self.running: list[Run] = []
@@ -147,6 +154,8 @@ class World:
         self.marks[f"match {match.source}"] += 1
         run.row = self.rows.pop()
         run.launched = run.last_commit_from = match.prefix_len
+        run.read = cached.draft_len
+        self.marks["draft resumes"] += run.read > 0
         self.epochs[id(run)] += 1
         self.running.append(run)
         return True
@@ -177,13 +186,18 @@ class World:
         self.next_step += 1
         text = cached.tokens[:standing] + self._salt(cached.key)
         tokens = np.concatenate((text[start:], np.full(end - standing, -7, dtype=np.int32)))
-        job = Job(run.row, start, tokens, self.cache.take_edits(cached), text)
+        edits = self.cache.take_edits(cached)
+        job = Job(run.row, start, tokens, tuple(edit for edit in edits if edit.pool is not Pool.DRAFT), text)
+        reach = range(run.read, min(standing, run.read + step * 7 % (2 * self.config.chunk + 2)))
+        following = self.follower.follow(cached, run.row, cached.known + self._salt(cached.key), reach, edits)
         self.cache.launch(step)
         holding = cached.holding
         assert holding is not None
         touched = [pages.pages[pages.pages != NULL_PAGE] for pages in holding.lists]
-        self.flights.append(Flight(step, run, self.epochs[id(run)], standing, job, holding.account, touched))
+        epoch = self.epochs[id(run)]
+        self.flights.append(Flight(step, run, epoch, standing, job, holding.account, touched, following))
         run.launched = standing
+        run.read = run.read if following is None else following.end
         if early:
             self._run_jobs(len(self.flights))
         while len(self.flights) > self.config.depth:
@@ -204,6 +218,8 @@ class World:
         assert holding is not None
         run.last_commit_from = holding.kv_committed_len
         self.cache.commit(run.cached, flight.accepted)
+        if flight.following is not None:
+            self.cache.commit_draft(run.cached, flight.following.end)
 
     def _salt(self, key: CacheKey) -> int:
         """KV depends on the namespace too (an adapter, say), so that of another would be read as wrong."""
@@ -220,6 +236,8 @@ class World:
         for flight in list(self.flights)[:count]:
             if not flight.job.has_run:
                 self.device.run(flight.job)
+                if flight.following is not None:
+                    self.follower.device.run(flight.following.job)
 
     def _ensure_text(self, cached: CacheRequest, length: int) -> None:
         """Output is a function of the text before it, so the same history continues the same way."""
@@ -335,6 +353,8 @@ class World:
         idle = sum(1 for session in self.sessions.values() if session.run is None)
         assert counted.holdings_idle <= idle
         assert self.cache.session_held_req_count() == counted.holdings_idle
+        assert counted.drafts_running == (len(self.running) if self.config.draft_pages else 0)
+        assert counted.drafts_idle <= idle + len(self.waiting)
         self._check_flights()
         for pool, statistics in zip(counted.pools, self.cache.statistics(), strict=True):
             terms = dict(pool.terms)
@@ -349,6 +369,8 @@ class World:
         """What a step in flight may touch belongs to whom it did, or to the tree, or waits behind the fence."""
         tree = FENCED if self.radix is None else self.radix.account
         for flight in self.flights:
+            if flight.following is not None:
+                self.follower.check(flight.following)
             for ledger, pages in zip(self.book.ledgers, flight.touched, strict=True):
                 owners = ledger.owners[pages]
                 allowed = (owners == flight.account) | (owners == tree) | (owners == FENCED)
@@ -379,6 +401,7 @@ class World:
         self.audit()
         for statistics in self.cache.statistics():
             assert statistics.free + statistics.reserved == statistics.total, statistics
+        self.marks["draft drops"] += sum(pool.evicted for pool in self.follower.pool.statistics())
         slots = self.cache.slot_statistics()
         self.marks["resumes"] += slots.resumes
         self.marks["demotions"] += slots.demotions
