@@ -8,15 +8,18 @@ import pytest
 from sojourn.audit.census import census
 from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.audit.report import report
+from sojourn.audit.writes import WriteCheck
 from sojourn.cache.drafts import DraftPool, draft_book
 from sojourn.cache.none import NoneCache
 from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, Verdict
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import PageId, RequestId, StepId
-from sojourn.core.step import Pool
+from sojourn.core.step import Pool, SamplingParams
 from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.pages.ledger import PageOwnerError
 from sojourn.pages.sizing import PoolLayout
+from sojourn.scheduler.flight import Launched
+from sojourn.scheduler.request import StopConditions, make_request
 from sojourn.sessions.slots import SessionAwareCache
 
 SIZE = 4
@@ -130,3 +133,33 @@ def test_an_idle_engine_is_counted_when_draft_pages_moved() -> None:
     give_a_thief_some(rig)
     with pytest.raises(CorruptionError):
         check.when_idle()
+
+
+def test_a_step_writes_draft_pages_of_its_own_only() -> None:
+    rig = Rig()
+    check = WriteCheck(rig.cache.book, rig.book)
+    check.check_own(StepId(2), [launched(rig.running, 39)])
+    other = rig.start("other", 12)
+    check.check_own(StepId(3), [launched(rig.running, 39), launched(other, 11)])
+    rig.running_draft().lists[0].pages[-1] = rig.idle_draft().lists[0].pages[-1]
+    with pytest.raises(PageOwnerError, match=r"DRAFT page \d+ is idle since r idle .* and would be written by"):
+        check.check_own(StepId(4), [launched(rig.running, 39)])
+    other.draft = rig.idle_draft()
+    rig.running.draft = other.draft
+    with pytest.raises(CorruptionError, match="twice"):
+        check.check_own(StepId(5), [launched(rig.running, 39), launched(other, 11)])
+
+
+def launched(cached: CacheRequest, start: int) -> Launched:
+    """One decode of it."""
+    request = make_request(
+        cached.request_id,
+        [0],
+        key=cached.key,
+        sampling=SamplingParams(),
+        max_new_tokens=1,
+        stop=StopConditions(),
+        now=0.0,
+    )
+    request.cached = cached
+    return Launched(request, 1, start, start + 1)

@@ -78,7 +78,7 @@ class CountingCheck:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._tree = cache.audit().account or FENCED
-        self._writes = WriteCheck(cache.book)
+        self._writes = WriteCheck(cache.book, cache.draft_book)
         self._touched: deque[tuple[StepId, AccountId, list[PageArray]]] = deque()
         self._drafts_touched: deque[tuple[StepId, AccountId, list[PageArray]]] = deque()
         self.checks = 0

@@ -40,7 +40,7 @@ class MemCheck:
         self._last: Census | None = None
         self._checks = 0
         self._moves_seen = self._moves()
-        self._writes = WriteCheck(cache.book)
+        self._writes = WriteCheck(cache.book, cache.draft_book)
 
     @property
     def checks(self) -> int:

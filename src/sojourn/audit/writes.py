@@ -23,8 +23,10 @@ class WriteCheck:
     Raises CorruptionError at the first page with two writers.
     """
 
-    def __init__(self, book: HoldingBook) -> None:
+    def __init__(self, book: HoldingBook, drafts: HoldingBook | None = None) -> None:
+        """`drafts`: the draft model's; None: there is none."""
         self._book = book
+        self._drafts = drafts
         self._flights: deque[tuple[StepId, _Writers]] = deque()
 
     def check_own(self, step: StepId, works: Iterable[Launched]) -> None:
@@ -33,12 +35,29 @@ class WriteCheck:
         An account owns a page alone, so within a step nobody else writes it.
         """
         seen: set[AccountId] = set()
+        seen_drafts: set[AccountId] = set()
         for work in works:
             holding = _holding_of(step, work)
             law(holding.account not in seen, "step %d runs %s twice", step, holding)
             seen.add(holding.account)
             for ledger in self._book.ledgers:
                 self._check_owner(ledger, holding, work)
+            draft = work.request.cached.draft
+            if draft is not None and self._drafts is not None:
+                law(draft.account not in seen_drafts, "step %d runs %s twice", step, draft)
+                seen_drafts.add(draft.account)
+                self._check_draft(self._drafts, draft)
+
+    def _check_draft(self, drafts: HoldingBook, draft: Holding) -> None:
+        """The draft model reads on from what is committed, as far as the places go: any of those may be written."""
+        (ledger,) = drafts.ledgers
+        pages = draft.lists[0].pages[draft.kv_committed_len // draft.page_size :]
+        wrong = pages[ledger.owners[pages] != draft.account]
+        if len(wrong):
+            page = PageId(wrong.item(0))
+            owner = drafts.accounts.name(ledger.owner(page))
+            message = f"{ledger.pool.name} page {page} is {owner}'s and would be written by {draft}"
+            raise PageOwnerError(message, ledger.pool, page)
 
     def launch(self, step: StepId, works: Sequence[Launched]) -> None:
         """The works of `step`, about to run."""
