@@ -141,6 +141,15 @@ def test_probes_are_small_and_become_rare() -> None:
     assert max(late) == 2
 
 
+def test_short_turns_find_out_too_that_guesses_are_good_again() -> None:
+    """None of them is long enough to save up for a probe of its own."""
+    policy = told(DraftPolicy(8), REAL)
+    for _ in range(20):
+        Turn(policy, lambda _: 0, REAL).run(60)
+    turns = [Turn(policy, lambda _: 8, REAL).run(12) for _ in range(8)]
+    assert turns[-1].asked.count(8) > 0
+
+
 def test_a_probe_stays_open_until_the_drafter_has_something_to_say() -> None:
     policy = told(DraftPolicy(8), REAL)
     turn = Turn(policy, lambda _: 0, REAL).run(300)

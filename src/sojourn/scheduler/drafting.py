@@ -8,8 +8,9 @@ with one bound: nobody's own pace falls by more than a tenth for what others gai
 so each round of which nothing stands halves what its sequence may have, until something does.
 
 Where no draft is worth its row, none are given, but now and then a probe: a small ask that stays open until the drafter has
-something to say. It comes as often as what it costs allows, and the more rarely the more often it fails. And where all drafts
-stand for long, twice as many are tried for once: what more rows cost may have changed.
+something to say. A small share of all time without drafts is saved up for probes. The first that had none takes of it at once,
+for nothing is known of it; one that failed must wait until it has saved the price itself, and longer each time. And where all
+drafts stand for long, twice as many are tried for once: what more rows cost may have changed.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ _FASTER = 1.02  # estimates are not so good that less were worth a draft
 _GAIN_MIN = 0.02  # tokens: less is not worth looking at
 _PROBE_DRAFTS = 2
 _PROBE_SHARE = 0.015  # of the time, at most, for probes
+_SAVED_MAX = 4.0  # decodes
 _RARITY_MAX = 16  # times rarer, after as many probes that failed
 _ALL_STOOD = 12  # rounds in a row, before more are tried
 
@@ -70,6 +72,7 @@ class DraftPolicy:
         law(drafts_max >= 0, "%d drafts at most", drafts_max)
         self.drafts_max = drafts_max
         self._cost = StepCost()
+        self._saved = 0.0  # decodes that probes may cost
         self._general = _Trials(drafts_max, _MEMORY_OF_ALL)
 
     def acceptance(self) -> Acceptance:
@@ -85,12 +88,14 @@ class DraftPolicy:
         law(0 <= num_accepted <= num_drafted, "%d of %d drafts accepted", num_accepted, num_drafted)
         if num_drafted == 0:
             return
+        is_probe = acceptance.idle > 0
+        if is_probe:
+            self._saved -= self._price(1)
         acceptance.num_drafted += num_drafted
         acceptance.num_accepted += num_accepted
         acceptance.trials.add(num_drafted, num_accepted)
         self._general.add(num_drafted, num_accepted)
         acceptance.gains = []
-        is_probe = acceptance.idle > 0
         acceptance.idle = 0
         acceptance.misses = 0 if num_accepted else acceptance.misses + 1
         acceptance.hits = acceptance.hits + 1 if num_accepted == num_drafted else 0
@@ -112,6 +117,7 @@ class DraftPolicy:
             if room < 1:
                 continue
             acceptance.idle += 1
+            self._saved = min(self._saved + _PROBE_SHARE, _SAVED_MAX)
             if not is_probing and self._may_probe(acceptance, len(asking)):
                 chosen[index] = min(room, self.drafts_max, _PROBE_DRAFTS)
                 is_probing = True  # one in a step
@@ -121,10 +127,15 @@ class DraftPolicy:
         return min(room, max(self.drafts_max >> acceptance.misses, min(1, self.drafts_max)))
 
     def _may_probe(self, acceptance: Acceptance, number: int) -> bool:
-        """What was saved up for it is what it costs, at most a decode each: what was measured amiss is measured again."""
+        price = self._price(number)
+        is_new = acceptance.num_drafted == 0
+        return self._saved >= price and (is_new or acceptance.idle * _PROBE_SHARE > price * acceptance.rarity)
+
+    def _price(self, number: int) -> float:
+        """Of a probe, in steps of so many sequences; at most a decode for each draft, so that what was measured amiss is
+        measured again."""
         price = self._cost.relative(number + _PROBE_DRAFTS) / self._cost.relative(number) - 1
-        price = min(price, _PROBE_DRAFTS / number)
-        return acceptance.idle * _PROBE_SHARE > price * acceptance.rarity
+        return min(price, _PROBE_DRAFTS / number)
 
     def _best(self, asking: Sequence[tuple[Acceptance, int]]) -> list[int]:
         """As many as make the best pace, for sequences that may have so many each."""
