@@ -5,6 +5,7 @@ PYTHON ?= python3
 ARGS ?=
 SEEDS ?= 2000
 MINUTES ?= 10
+KILLS ?= 200
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -12,7 +13,7 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat serve test fuzz load e2e matrix check oracle bench bench-serving docs clean
+.PHONY: help env chat serve test fuzz load crash e2e matrix check oracle bench bench-serving docs clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ fuzz: env .venv/.test  ## The simulators over SEEDS=2000 seeds (minutes); a seed
 
 load: env .venv/.test  ## Every kind of caller, 64 at once, on a running server for MINUTES=10; ARGS="--seed 2"
 	$(BIN)/python -m tests.load.run $(MINUTES) $(ARGS)
+
+crash: env .venv/.test  ## kill -9 of a server under load, KILLS=200 times: nothing that was told is lost; ARGS="--seed 2"
+	$(BIN)/python -m tests.crash.run $(KILLS) $(ARGS)
 
 e2e: env .venv/.test  ## Random conversations on both models against stateless runs, bit for bit (minutes)
 	$(BIN)/python -m pytest tests/e2e $(ARGS)
