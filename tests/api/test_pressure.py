@@ -94,6 +94,82 @@ def test_b7_b8_idle_sessions_larger_than_the_pool_all_go_on(small: Server) -> No
     assert "evicted" in misses
 
 
+@pytest.mark.scenario("B7")
+def test_b7_a_stateless_chat_beside_idle_sessions_larger_than_the_pool(small: Server) -> None:
+    sessions = [open_session(small) for _ in range(7)]
+    histories: list[list[int]] = []
+    for number, session in enumerate(sessions):
+        first = turn(small, session, token_ids=ids(250, number), max_tokens=10)
+        histories.append([*ids(250, number), *first["token_ids"]])
+    held = [small.http.get(f"/v1/sessions/{session}").json() for session in sessions]
+    assert sum(session["tokens"] for session in held) > CONTEXT
+    model = small.http.get("/v1/models").json()["data"][0]["id"]
+    question = [{"role": "user", "content": "Is anybody there?"}]
+    chat = {"model": model, "messages": question, "max_tokens": 20, "temperature": 0}
+    said = small.http.post("/v1/chat/completions", json=chat)
+    assert said.status_code == 200, said.text
+    for number, session in enumerate(sessions):
+        new = ids(12, 90 + number)
+        answer = turn(small, session, token_ids=new, max_tokens=8)
+        assert answer["usage"]["prompt_tokens"] == len(histories[number]) + 12
+        assert answer["token_ids"] == answer_of(small, [*histories[number], *new], 8)
+    again = small.http.post("/v1/chat/completions", json=chat).json()
+    assert again["choices"] == said.json()["choices"]
+
+
+@pytest.mark.scenario("B8")
+def test_b8_sessions_that_fill_the_pool_and_all_append_at_once(small: Server) -> None:
+    sessions = [open_session(small) for _ in range(8)]
+    for number, session in enumerate(sessions):
+        turn(small, session, token_ids=ids(120, number), max_tokens=4)
+
+    def append(session: str) -> httpx.Response:
+        return small.http.post(f"/v1/sessions/{session}/append", json={"token_ids": ids(100, 7)})
+
+    with ThreadPoolExecutor(8) as pool:
+        for response in pool.map(append, sessions):
+            assert response.status_code == 200, response.text
+            assert response.json()["usage"]["prompt_tokens"] == 224
+    for session in sessions:
+        assert small.http.get(f"/v1/sessions/{session}").json()["tokens"] == 224
+
+
+@pytest.mark.scenario("B14")
+@pytest.mark.parametrize("length", [CONTEXT - 32, CONTEXT - 16, CONTEXT - 1, CONTEXT, CONTEXT + 1])
+def test_b14_a_short_request_behind_one_at_the_bound_of_the_pool_answers(small: Server, length: int) -> None:
+    """The pool has as many places as the context; its last token's KV is never computed."""
+    short, long = open_session(small), open_session(small)
+    idle = open_session(small)
+    turn(small, idle, token_ids=ids(200, 3), max_tokens=2)
+    bodies: list[Json] = [{"token_ids": ids(length, 1), "max_tokens": 1}, {"token_ids": ids(5, 2), "max_tokens": 3}]
+    long_answer, short_answer = at_once(small, [long, short], bodies)
+    assert short_answer.status_code == 200, short_answer.text
+    assert len(short_answer.json()["token_ids"]) == 3
+    if length < CONTEXT:
+        assert long_answer.status_code == 200, long_answer.text
+    else:
+        assert long_answer.status_code == 400
+        error = long_answer.json()["error"]
+        assert error["param"]
+        assert {str(length), str(CONTEXT)} <= set(error["message"].replace(":", " ").replace(",", "").split())
+
+
+def test_priority_says_whose_kv_is_kept_and_is_shown(small: Server) -> None:
+    kept = small.http.post("/v1/sessions", json={"priority": 5}).json()
+    others = [small.http.post("/v1/sessions", json={"priority": -1}).json()["id"] for _ in range(3)]
+    assert kept["priority"] == 5
+    turn(small, kept["id"], token_ids=ids(250, 1), max_tokens=4)
+    for number, session in enumerate(others):
+        turn(small, session, token_ids=ids(300, 10 + number), max_tokens=4)
+    assert small.http.get(f"/v1/sessions/{kept['id']}").json()["pages"]["full"]["leased"] > 0
+    answer = turn(small, kept["id"], token_ids=ids(5, 2), max_tokens=2)
+    assert answer["cache"]["source"] == "session"
+    for priority in (101, -101, 1.5, "high"):
+        response = small.http.post("/v1/sessions", json={"priority": priority})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "priority"
+
+
 def test_b6_an_aborted_turn_costs_the_next_one_nothing(small: Server) -> None:
     session = open_session(small)
     first = turn(small, session, token_ids=ids(700), max_tokens=4)
