@@ -269,8 +269,13 @@ class Caller:
             for _ in range(self._rng.randint(1, 5)):
                 await anext(events, None)
 
+        if is_scored := self._rng.random() < 0.3:
+            body |= {"echo": True, "logprobs": 1}
     async def _chat(self) -> None:
         body = {"model": self._sizes.model, "messages": [{"role": "user", "content": f"Number {self._rng.random()}"}]}
+        for choice in answer["choices"] if is_scored else ():
+            told = choice["logprobs"]["token_logprobs"]
+            check(told[0] is None and len(told) >= len(body["prompt"]) and None not in told[1:], "scored", answer)
         answer = await self._asking.post("/v1/chat/completions", {**body, "max_tokens": self._sizes.answer})
         check(answer["choices"][0]["finish_reason"] in ("stop", "length"), "chat", answer)
 
