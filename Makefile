@@ -38,6 +38,10 @@ load: env .venv/.test  ## Every kind of caller, 64 at once, on a running server 
 crash: env .venv/.test  ## kill -9 of a server under load, KILLS=200 times: nothing that was told is lost; ARGS="--seed 2"
 	$(BIN)/python -m tests.crash.run $(KILLS) $(ARGS)
 
+soak: MINUTES = 60
+soak: env .venv/.test  ## Churn on a running server for MINUTES=60, its growth and its times measured; ARGS="--seed 2"
+	$(BIN)/python -m tests.soak.run $(MINUTES) $(ARGS)
+
 e2e: env .venv/.test  ## Random conversations on both models against stateless runs, bit for bit (minutes)
 	$(BIN)/python -m pytest tests/e2e $(ARGS)
 

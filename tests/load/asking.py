@@ -45,12 +45,24 @@ class Asking:
     async def delete(self, path: str) -> Json:
         return await self._ask("DELETE", path, None, False)
 
+    async def download(self, path: str) -> bytes:
+        return (await self._whole("GET", path, None, None, False)).content
+
+    async def upload(self, path: str, data: bytes) -> Json:
+        answer: Json = (await self._whole("POST", path, None, data, False)).json()
+        return answer
+
     async def _ask(self, method: str, path: str, body: Json | None, may_be_busy: bool) -> Json:
+        answer: Json = (await self._whole(method, path, body, None, may_be_busy)).json()
+        return answer
+
+    async def _whole(
+        self, method: str, path: str, body: Json | None, data: bytes | None, may_be_busy: bool
+    ) -> httpx.Response:
         for _ in range(TRIES_MAX):
-            response = await self._http.request(method, path, json=body)
+            response = await self._http.request(method, path, json=body, content=data)
             if response.status_code == 200:
-                answer: Json = response.json()
-                return answer
+                return response
             await self._wait_to_repeat(response, f"{method} {path} {body}", may_be_busy)
         raise UnexpectedError(f"{method} {path}: refused {TRIES_MAX} times, last {response.status_code}")
 

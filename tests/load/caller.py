@@ -53,6 +53,7 @@ class Caller:
             (4, "interrupt", self._interrupt),
             (3, "rewind", self._rewind),
             (3, "fork", self._fork),
+            (2, "exported, closed, imported", self._carry),
             (2, "close", self._close),
             (2, "close in mid-turn", self._close_running),
             (3, "two turns at once", self._crowd),
@@ -221,6 +222,15 @@ class Caller:
         closed = await self._asking.delete(f"/v1/sessions/{trunk}")
         check(closed["deleted"] is True, "closing a branch", closed)
 
+    async def _carry(self) -> None:
+        """Closed, and opened again from its file under the same name."""
+        data = await self._asking.download(self._path("/export"))
+        name = self._id
+        await self._close()
+        shown = await self._asking.upload(f"/v1/sessions/import?session_id={name}", data)
+        check((shown["tokens"], shown["turns"]) == (self._tokens, self._turns), "import", shown)
+        self._id = name
+
     async def _close_running(self) -> None:
         body = {**self._body(self._rng.randint(1, 30), self._sizes.long_answer), "stream": True}
         async with self._asking.stream(self._path("/turns"), body) as events:
@@ -259,8 +269,13 @@ class Caller:
 
     async def _completion(self) -> None:
         body = {**self._completion_body(self._rng.randint(1, self._sizes.answer)), "n": self._rng.choice((1, 2))}
+        if is_scored := self._rng.random() < 0.3:
+            body |= {"echo": True, "logprobs": 1}
         answer = await self._asking.post("/v1/completions", body)
         check(len(answer["choices"]) == body["n"], "completion", answer)
+        for choice in answer["choices"] if is_scored else ():
+            told = choice["logprobs"]["token_logprobs"]
+            check(told[0] is None and len(told) >= len(body["prompt"]) and None not in told[1:], "scored", answer)
         check(answer["usage"]["prompt_tokens"] == len(body["prompt"]), "completion", answer)
 
     async def _leave_completion(self) -> None:
@@ -269,13 +284,8 @@ class Caller:
             for _ in range(self._rng.randint(1, 5)):
                 await anext(events, None)
 
-        if is_scored := self._rng.random() < 0.3:
-            body |= {"echo": True, "logprobs": 1}
     async def _chat(self) -> None:
         body = {"model": self._sizes.model, "messages": [{"role": "user", "content": f"Number {self._rng.random()}"}]}
-        for choice in answer["choices"] if is_scored else ():
-            told = choice["logprobs"]["token_logprobs"]
-            check(told[0] is None and len(told) >= len(body["prompt"]) and None not in told[1:], "scored", answer)
         answer = await self._asking.post("/v1/chat/completions", {**body, "max_tokens": self._sizes.answer})
         check(answer["choices"][0]["finish_reason"] in ("stop", "length"), "chat", answer)
 

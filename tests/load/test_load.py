@@ -19,6 +19,7 @@ ACTS = (
     "turn", "turn, streamed", "append", "disconnect in mid-stream", "disconnect in prefill", "disconnect, not streamed",
     "interrupt", "rewind", "fork", "close", "close in mid-turn", "two turns at once", "turn repeated", "completion",
     "completion, left", "chat completion", "native, aborted by id", "left: undone", "looks at /live and /v1/pools",
+    "exported, closed, imported",
 )  # fmt: skip
 
 
