@@ -139,7 +139,7 @@ class InterruptedObject(BaseModel):
 
 
 class CacheReport(BaseModel):
-    """What was not computed again, where it came from ("session", "prefix", "none"), and why it was not more."""
+    """What was not computed again, where it came from ("session", "prefix", "disk", "none"), and why it was not more."""
 
     cached_tokens: int
     new_tokens: int
