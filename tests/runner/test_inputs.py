@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sojourn.core.ids import PageId, SeqId
+from sojourn.core.ids import SeqId
 from sojourn.core.step import KnownRows, Pool, SamplingParams, TableEdit, Work
 from sojourn.runner.inputs import InputBuilder
 
@@ -27,13 +27,13 @@ def history(*tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 def test_a_ragged_batch() -> None:
     edits = (
-        TableEdit(Pool.FULL, 2, (PageId(7), PageId(8))),
-        TableEdit(Pool.SWA, 3, (PageId(5),)),
+        TableEdit(Pool.FULL, 2, history(7, 8)),
+        TableEdit(Pool.SWA, 3, history(5)),
     )
     works = (
         Work(SeqId(4), 10, (1, 2, 3)),
         Work(SeqId(0), 33, (6,), edits, GREEDY),
-        Work(SeqId(2), 5, (7, 8), (TableEdit(Pool.FULL, 0, (PageId(9),)),), GREEDY),
+        Work(SeqId(2), 5, (7, 8), (TableEdit(Pool.FULL, 0, history(9)),), GREEDY),
     )
     batch = InputBuilder().build(works)
     assert batch.tokens.tolist() == [1, 2, 3, 6, 7, 8]

@@ -1,9 +1,11 @@
 """Rows of the table of scenarios with known right answers that need scheduler and service, over both inner caches."""
 
+from typing import Unpack
+
 import pytest
 from tests.support.fake_backend import VOCAB_SIZE, expected_tokens
 from tests.support.session_world import SessionWorld
-from tests.support.world import WorldConfig, check_all_free
+from tests.support.world import Sizes, WorldConfig, check_all_free
 
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.engine.events import FinishReason
@@ -16,7 +18,7 @@ kinds = pytest.mark.parametrize(
 )
 
 
-def world_of(cache: str, page_size: int, window: int, **others: int) -> SessionWorld:
+def world_of(cache: str, page_size: int, window: int, **others: Unpack[Sizes]) -> SessionWorld:
     config = WorldConfig(cache=cache, page_size=page_size, window=window, num_pages=320 // page_size, **others)
     return SessionWorld(config)
 

@@ -1,9 +1,11 @@
 """Sessions over the real cache and a back end that notices wrong pages."""
 
+from typing import Unpack
+
 import pytest
 from tests.support.fake_backend import EOS_ID, VOCAB_SIZE, expected_completion, expected_tokens
 from tests.support.session_world import SessionWorld
-from tests.support.world import WorldConfig
+from tests.support.world import Sizes, WorldConfig
 
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError
 from sojourn.core.step import SamplingParams
@@ -15,7 +17,7 @@ KINDS = [(cache, page, window) for cache in ("radix", "none") for page in (1, 16
 kinds = pytest.mark.parametrize(("cache", "page_size", "window"), KINDS)
 
 
-def world_of(cache: str = "radix", page_size: int = 16, window: int = 0, **others: int) -> SessionWorld:
+def world_of(cache: str = "radix", page_size: int = 16, window: int = 0, **others: Unpack[Sizes]) -> SessionWorld:
     config = WorldConfig(cache=cache, page_size=page_size, window=window, num_pages=640 // page_size, **others)
     return SessionWorld(config)
 

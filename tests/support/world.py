@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from sojourn.audit.census import census
 from sojourn.audit.writes import WriteCheck
@@ -42,6 +43,16 @@ class ManualClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Sizes(TypedDict, total=False):
+    """Those of a world that a test may choose besides its kind."""
+
+    context: int
+    seqs_max: int
+    step_tokens_max: int
+    chunk_tokens_max: int
+    retract_every: int
 
 
 @dataclass(frozen=True)
