@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -302,6 +303,26 @@ def test_a_file_is_named_only_when_its_bytes_are_down(tmp_path: Path, monkeypatc
     files.write_all(directory, [((Pool.FULL, name(n)), page(n), n) for n in (1, 2)])
     os.close(directory)
     assert calls == ["file", "file", "rename", "rename", "folder"]
+
+
+def test_closing_does_not_wait_for_a_disk_that_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = bench.open()
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(directory: int, pages: object) -> None:
+        hangs.set()
+        assert goes_on.wait(GUARD_S)
+
+    monkeypatch.setattr(files, "write_all", hang)
+    monkeypatch.setattr("sojourn.disk.store.JOIN_S", 0.01)
+    assert store.put(Pool.FULL, name(1), page(1))
+    assert hangs.wait(GUARD_S)
+    store.close()
+    assert not store.is_open
+    assert not store.put(Pool.FULL, name(2), page(2))
+    goes_on.set()
+    store.close()
+    assert store.drain(GUARD_S)
 
 
 def test_the_index_counts_what_it_holds() -> None:

@@ -22,6 +22,7 @@ from sojourn.models.packed import PackedModel
 from sojourn.pages.sizing import PoolLayout
 
 SAVE_S = 6.0  # that an engine takes to write back what it keeps, when it is told to stop; its supervisor waits longer
+QUEUE_SHARE = 0.7  # of that time; the rest is for what is queued by then
 READ_WAIT_S = 0.02  # that an engine with nothing else to do waits for the disk before it looks for new work
 
 logger = logging.getLogger("sojourn.disk")
@@ -57,7 +58,7 @@ class DiskCache:
     def save(self, cache: Saved) -> None:
         """Nothing runs any more: what is kept goes to the disk, as much as the time allows, and the store is closed."""
         began = self.clock()
-        cache.save(lambda: self.clock() - began > SAVE_S)
+        cache.save(lambda: self.clock() - began > QUEUE_SHARE * SAVE_S)
         self.store.close(max(0.0, began + SAVE_S - self.clock()))
 
 

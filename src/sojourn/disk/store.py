@@ -31,6 +31,7 @@ QUEUE_BYTES = 64 << 20
 BATCH_PAGES = 16  # written before the first of them is synced
 PROBE_BYTES = 1 << 20
 RETRY_S = 60.0  # after the system refused a write
+JOIN_S = 2.0  # that a thread may need for the call that it is in
 _WEIGHT = 0.2  # of the newest reading in the measured rate
 
 Warn = Callable[[str], None]
@@ -178,9 +179,10 @@ class DiskStore:
             self._to_write.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        self._give_up_folder()
+            thread.join(JOIN_S)
+        if not any(thread.is_alive() for thread in self._threads):  # else a disk hangs: the process ends without it
+            self._threads.clear()
+            self._give_up_folder()
 
     # -- inside; the condition is held
     def _use(self, page: PageId) -> None:
