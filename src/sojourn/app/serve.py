@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import shutil
+import socket
 import tempfile
 from dataclasses import replace
 from importlib.metadata import version
@@ -37,6 +37,7 @@ from sojourn.app.keeping import (
 from sojourn.app.limits import LimitOption, Limits
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
+from sojourn.app.run_folder import run_folder
 from sojourn.app.supervisor import Part, Supervisor, listen
 from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import check_number, check_range
@@ -149,7 +150,14 @@ def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> in
     """Open the socket, give both parts their places, and keep them running until a signal. The exit code."""
     configure(engine.log_format)
     listener = listen(host, port)
-    place = Path(tempfile.mkdtemp(prefix="sojourn-"))  # readable by this user only
+    try:
+        with run_folder(Path(tempfile.gettempdir())) as place:
+            return _run_both(place, host, listener, front, engine)
+    finally:
+        listener.close()
+
+
+def _run_both(place: Path, host: str, listener: socket.socket, front: FrontStart, engine: EngineStart) -> int:
     address = f"ipc://{place}/engine"
     front = replace(front, fd=listener.fileno(), settings=replace(front.settings, address=address))
     engine = replace(engine, address=address)
@@ -160,8 +168,4 @@ def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> in
         Part("engine", "sojourn.app.engine_process", engine.to_json()),
         front.settings.shutdown_timeout_s,
     )
-    try:
-        return asyncio.run(supervisor.run())
-    finally:
-        listener.close()
-        shutil.rmtree(place, ignore_errors=True)
+    return asyncio.run(supervisor.run())
