@@ -13,7 +13,7 @@ NATIVE := $(shell find native CMakeLists.txt -type f \( -name '*.cpp' -o -name '
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help env chat serve test fuzz load crash e2e matrix check oracle bench bench-serving docs clean
+.PHONY: help env chat serve test fuzz load soak crash e2e matrix check oracle bench bench-serving docs clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
