@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -38,6 +39,8 @@ def test_the_table_answers_the_questions_of_a_start() -> None:
     guessing = EngineOptions(speculate="ngram", drafts_max=5, overlap=True)
     rows_guessing = dict(decisions(SERVED, ONE_POOL, guessing, "none"))
     assert rows_guessing["guesses ahead"] == "ngram, up to 5 tokens"
+    modelled = dict(decisions(replace(SERVED, draft_pages=512), ONE_POOL, guessing, "none"))
+    assert modelled["pages"] == "1,024 full, 512 draft, of 16 tokens"
     assert rows_guessing["threads"] == "2, planning beside the step"
     assert rows["keys"] == "none: this machine only"
     drawn = io.StringIO()

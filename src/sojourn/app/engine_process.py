@@ -35,6 +35,7 @@ from sojourn.engine.events import Notice
 from sojourn.engine.thread import EngineStoppedError, EngineThread
 from sojourn.models.fingerprint import fingerprint_of
 from sojourn.models.tokenizer import Tokenizer
+from sojourn.pages.sizing import NUM_RESERVED
 from sojourn.sessions.service import SessionService
 from sojourn.sessions.store import StoreError
 
@@ -136,7 +137,9 @@ def _tell(start: EngineStart, prepared: Prepared, kept: str) -> None:
         logger.info("%s, durability %s, disk cache: %s", describe(prepared, options), kept, disk)
         return
     kv = prepared.kv_bytes(options)
-    served = Served(info.name, info.source, info.weight_bytes_total, kv, prepared.threads)
+    draft = prepared.draft
+    draft_pages = 0 if draft is None else draft.num_pages - NUM_RESERVED
+    served = Served(info.name, info.source, info.weight_bytes_total, kv, prepared.threads, draft_pages)
     rows = [("durability", kept), ("disk cache", spoken_disk_cache(prepared.disk))]
     console.print(table([*decisions(served, prepared.size, options, start.access), *rows]))
 

@@ -22,6 +22,7 @@ class Served:
     weight_bytes: int
     kv_bytes: int
     threads: int
+    draft_pages: int = 0  # of the model that guesses; 0: there is none
 
 
 def decisions(served: Served, size: EngineSize, options: EngineOptions, access: str) -> list[tuple[str, str]]:
@@ -30,6 +31,8 @@ def decisions(served: Served, size: EngineSize, options: EngineOptions, access: 
     pools = ", ".join(
         f"{total - NUM_RESERVED:,} {pool.name.lower()}" for pool, total in zip(Pool, size.totals, strict=False)
     )
+    if served.draft_pages:
+        pools += f", {served.draft_pages:,} {Pool.DRAFT.name.lower()}"
     lengths = [*(length for length in TYPICAL if length < size.context), size.context]
     kept = ", ".join(f"{conversations(size, length):,} of {length:,} tokens" for length in lengths)
     kv = (
