@@ -50,6 +50,13 @@ void test_draws(const Kernels& kernels, int vocab, float spread) {
             }
         }
     }
+    SamplingRow known;
+    known.temperature = 1.0f;
+    known.top_k = 1;
+    for (const int token : {0, vocab / 2, vocab - 1}) {
+        known.known = token;
+        check(sampler.draw(logits.data(), known) == token, "token %d was known", token);
+    }
     for (const int count : {0, 1, vocab}) {
         float logprob = 1.0f;
         sampler.log_probabilities(logits.data(), vocab - 1, &logprob, count, best_ids.data(), best.data());
