@@ -1,11 +1,11 @@
 """Whom of those who wait to try next, and on what terms: first come first served, but for who has little to compute.
 
     waiting, oldest first    [ A: refused ] [ B: long ] [ C: short ] [ D ]
-                                                          └─ is tried although A waits; A and B are then overtaken once
+                                                          └─ is tried although A waits; A is then overtaken once
 
-A request that can be through its prompt in the step being planned may pass those that pages are short for. Nobody is
+A request that can be through its prompt in the step being planned may pass those that pages are short for. The head is not
 overtaken more than `OVERTAKEN_MAX` times: then all behind it wait, those that run end, and with nothing running it may have
-the whole pool. A request that is refused yields for a while to what is kept for others, and then no longer. So neither
+the whole pool. So the k-th in line is passed k times as often at most. A request that is refused yields for a while to what is kept for others, and then no longer. So neither
 waits for ever. Knows no pages; the cache says who fits.
 """
 
@@ -18,7 +18,7 @@ from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Refusal, Request, RequestState
 
 OVERTAKEN_MAX = 8
-SEEN_MAX = 16  # of those that wait, the oldest: each that is tried costs a match
+SEEN_MAX = 64  # of those that wait, the oldest: each that is tried costs a match
 RETRY_STEPS = 8  # between two tries when nothing has ended
 WAITING_FOR = ("no_pages", "batch_full", "fetching", "in_line")  # in line: behind others, or for tokens of a step
 PATIENCE_STEPS = 128  # that it yields, from its first refusal on
@@ -46,7 +46,7 @@ class Admission:
 
     def is_due(self, step: StepId) -> bool:
         """Whether anybody would be tried in this step."""
-        return any(self._may_try(request, step) for request in self._first())
+        return any(self._may_try(request, step, place) for place, request in enumerate(self._first()))
 
     def open(self, step: StepId, is_fetching: Callable[[Request], bool] = lambda request: False) -> Iterator[Request]:
         """Those to be tried in this step, oldest first. Each is then admitted, refused or left.
@@ -57,15 +57,17 @@ class Admission:
         for request in self._first():
             if is_fetching(request):
                 continue
-            if any(passed.overtaken >= OVERTAKEN_MAX for passed in self._passed):
+            if self._passed and self._passed[0].overtaken >= OVERTAKEN_MAX:
                 return
-            if self._may_try(request, step):
+            if self._may_try(request, step, len(self._passed)):
                 yield request
             if request.state is RequestState.WAITING:
                 self._passed.append(request)
 
-    def may_pass(self, *, is_short: bool) -> bool:
-        """Whether the one being tried may have its turn although older ones wait."""
+    def may_pass(self, request: Request, *, is_short: bool, is_long: bool) -> bool:
+        """Whether the one being tried may have its turn although older ones wait. A long one never may: it is put off."""
+        if self._passed and is_long:
+            request.put_off_in = self._round
         return is_short or not self._passed
 
     def terms(self, request: Request, length: int, running: Iterable[Request], step: StepId) -> Terms:
@@ -87,8 +89,8 @@ class Admission:
 
     def admitted(self, request: Request) -> None:
         """It leaves the line, past those before it that stay."""
-        for passed in self._passed:
-            passed.overtaken += 1
+        if self._passed:
+            self._passed[0].overtaken += 1
         self._waiting.remove(request)
         request.refusal = None
         self.reopen()
@@ -112,6 +114,8 @@ class Admission:
     def _first(self) -> list[Request]:
         return self._waiting.first(SEEN_MAX)
 
-    def _may_try(self, request: Request, step: StepId) -> bool:
+    def _may_try(self, request: Request, step: StepId, place: int) -> bool:
+        if place > 0 and request.put_off_in == self._round:
+            return False
         refusal = request.refusal
         return refusal is None or refusal.round != self._round or step >= refusal.retry_at

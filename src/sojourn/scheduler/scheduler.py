@@ -313,7 +313,8 @@ class Scheduler:
             if chunk == 0:
                 return
             length = prefix_len + chunk
-            if not self._admission.may_pass(is_short=length == cached.num_tokens):
+            remaining = cached.num_tokens - prefix_len
+            if not self._admission.may_pass(request, is_short=chunk == remaining, is_long=remaining > budget.chunk_max):
                 continue
             terms = self._admission.terms(request, length, self._running, flight.step)
             if not self._cache.admit(cached, length, terms):
