@@ -3,7 +3,10 @@
 Writes docs/images/*.svg. A test compares them with what the code gives now.
 """
 
+import json
+import math
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from docs.drawing import FAINT, Picture
@@ -12,6 +15,7 @@ from docs.scenes import PAGE_SIZE, Snapshot, life_of_a_turn, life_of_pages, wind
 from sojourn.sessions.turns import TRANSITIONS, SessionState, TurnEvent
 
 IMAGES = Path(__file__).parent / "images"
+TIERS = Path(__file__).parents[1] / "benchmarks" / "results" / "tiers.json"  # of the last measured run
 COLOURS = {
     "free": "#ffffff",
     "reserved": "#52606d",
@@ -163,6 +167,40 @@ def _strip_row(picture: Picture, snapshot: Snapshot, y: int, pool: int) -> None:
     )  # fmt: skip
 
 
+def tiers(rows: list[dict[str, float]]) -> str:
+    """Time to the first token over the length of the history, both in powers, one line per place of its KV."""
+    picture = Picture("Milliseconds to the first token, by where the history's KV is")
+    left, top, width, height = 70, 40, 560, 300
+    lines = (
+        ("compute_ms", "computed again", "#ba2525"),
+        ("disk_ms", "from files", "#1a7f4b"),
+        ("pool_ms", "in the pool", "#2b6cb0"),
+    )
+    values = [row[column] for row in rows for column, _, _ in lines]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    first, last = math.log2(rows[0]["history"]), math.log2(rows[-1]["history"])
+
+    def place(history: float, milliseconds: float) -> tuple[int, int]:
+        x = left + width * (math.log2(history) - first) / (last - first)
+        return round(x), round(top + height * (high - math.log10(milliseconds)) / (high - low))
+
+    picture.write(left, 20, "milliseconds from request to first token: a history, and 16 new tokens", ink=FAINT)
+    for power in range(low, high + 1):
+        _, y = place(rows[0]["history"], 10.0**power)
+        picture.line(left, y, left + width, y, ink="#e4e7eb", width=1)
+        picture.write(left - 10, y + 4, f"{10**power:,}", anchor="end", ink=FAINT)
+    for row in rows:
+        x, _ = place(row["history"], 10.0**low)
+        picture.write(x, top + height + 20, f"{row['history']:,.0f}", anchor="middle", ink=FAINT)
+    for column, label, ink in lines:
+        points = [place(row["history"], row[column]) for row in rows]
+        for (x1, y1), (x2, y2) in pairwise(points):
+            picture.line(x1, y1, x2, y2, ink=ink, width=2)
+        picture.write(left + width + 10, points[-1][1] + 4, label, ink=ink, bold=True)
+    picture.write(left + width // 2, top + height + 40, "tokens of history", anchor="middle", ink=FAINT)
+    return picture.text()
+
+
 def _legend(picture: Picture, kinds: tuple[str, ...], y: int) -> int:
     """Returns where it ends."""
     x = 20
@@ -184,6 +222,7 @@ def figures() -> dict[str, str]:
         "pages.svg": pages(page_stage.snapshots),
         "turn.svg": turn(life_of_a_turn().snapshots),
         "window.svg": window(window_law().snapshots),
+        "tiers.svg": tiers(json.loads(TIERS.read_text())["rows"]),
     }
 
 
