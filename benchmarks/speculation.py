@@ -31,7 +31,10 @@ from sojourn.models.progress import SilentProgress
 from sojourn.sessions.service import TurnParams
 
 RESULTS = Path(__file__).parent / "results" / "speculation.json"
-MODELS = ("smollm2", "gemma3-270m")
+MODELS = {
+    "smollm2": ("", "<|im_end|><|endoftext|>"),
+    "gemma3-270m": ("<bos>", "<eos><end_of_turn>"),
+}  # first; never said
 TOKENS = 192  # generated in a run
 REPEATS = 7
 PAUSE = 0.05  # seconds before each run: the other engine's threads have stopped spinning by then
@@ -92,13 +95,14 @@ class Overhead:
 
 def run(engine: Engine, text: Text, seed: int) -> tuple[tuple[int, ...], Usage]:
     time.sleep(PAUSE)
+    first, never = MODELS[engine.info.name]
     turn = engine.generate(
-        token_ids=engine.encode(text.prompt),
+        token_ids=engine.encode(first + text.prompt),
         max_tokens=TOKENS,
         temperature=text.temperature,
         top_p=0.95,
         seed=seed,
-        ignore_eos=True,
+        logit_bias=dict.fromkeys(engine.encode(never), -100.0),
     ).wait()
     return turn.output_ids, turn.usage
 
@@ -227,7 +231,7 @@ def overhead_table(rows: list[Overhead]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time guessing ahead, and steps with overlap off and on.")
     parser.add_argument("--only", choices=["speedup", "overhead"], help="one group of rows; writes nothing")
-    parser.add_argument("--model", choices=MODELS, help="of the speedups; writes nothing")
+    parser.add_argument("--model", choices=list(MODELS), help="of the speedups; writes nothing")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"pairs of runs per row (default {REPEATS})")
     arguments = parser.parse_args()
     speeds: list[Speedup] = []
@@ -235,7 +239,7 @@ def main() -> None:
     console = Console()
     with console.status("") as status:
         if arguments.only != "overhead":
-            for row in speedups((arguments.model,) if arguments.model else MODELS, arguments.repeats):
+            for row in speedups((arguments.model,) if arguments.model else tuple(MODELS), arguments.repeats):
                 speeds.append(row)
                 status.update(f"{row.text.name}, {row.model}: {row.ratio:.2f}")
         if arguments.only != "speedup":
