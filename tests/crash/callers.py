@@ -1,89 +1,260 @@
-"""Callers who know what they were told, for servers that are killed. A kill may come at any moment."""
+"""Callers who know what they were told, and what they were not, for servers that are killed. A kill may come at any moment.
+
+Before a request is sent, its caller notes what may be so if the answer never comes; when it comes, what is so. After a kill
+`settle` looks which of it is so: all that was told, and of what was not, the whole or nothing.
+"""
 
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
 
 import httpx
+import numpy as np
 
-from tests.api.test_sessions import GREEDY, Json, events_of, ids, turn
+from sojourn.sessions.archive import split
+from tests.api.test_sessions import Json, events_of
+from tests.crash.known import Known, is_append, question
 from tests.support.server import GUARD_S, Server
 
+ABSENT = -1
+TURNS_MAX = 40  # of one session; then its caller opens another one
+ACTS = {"turn": 12, "left, asked again": 2, "rewind": 1, "fork": 1, "import": 1}
 
-def asked(number: int) -> Json:
-    """What turn `number` asks for: the same of every caller, so all sessions say the same."""
-    return {**GREEDY, "token_ids": ids(3, number), "max_tokens": 4 + number % 5, "turn": number}
+
+class GoneError(Exception):
+    """The server, or a part of it: a refusal that says so, or a connection that broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The first turn after a start."""
+
+    saved: int
+    cached: int
+    source: str
+
+
+class Caller:
+    """Talks in one session at a time. `possible`: the turns that each of its sessions may have, or be absent."""
+
+    def __init__(self, number: int, seed: int, known: Known, done: "Counter[str]") -> None:
+        self._number = number
+        self._rng = Random(seed * 1000 + number)
+        self._known = known
+        self._done = done
+        self._count = 0
+        self.name = ""
+        self.turns = 0
+        self.possible: dict[str, set[int]] = {}
+
+    def act(self, http: httpx.Client) -> None:
+        """One thing to its end. GoneError, or what httpx raises: the end was not told."""
+        if not self.name or self.turns >= TURNS_MAX:
+            self._open(http)
+        (kind,) = self._rng.choices(list(ACTS), list(ACTS.values()))
+        if kind == "rewind":
+            self._rewind(http, self._rng.randint(0, self.turns))
+        elif kind == "fork":
+            turns = self._rng.randint(max(0, self.turns - 3), self.turns)
+            self._move(turns, lambda name: self._post(http, "/fork", {"session_id": name, "turns": turns}))
+            self._close_others(http)
+        elif kind == "import":
+            data = self._exported(http)
+            self._move(self.turns, lambda name: self._import(http, name, data))
+            self._close_others(http)
+        else:
+            if kind != "turn":
+                self._leave(http)
+            self._turn(http)
+        self._done[kind] += 1
+
+    # -- requests, noted before and after
+
+    def _path(self, what: str) -> str:
+        return f"/v1/sessions/{self.name}{what}"
+
+    def _post(self, http: httpx.Client, what: str, body: Json) -> Json:
+        return answer_of(http.post(self._path(what), json=body))
+
+    def _import(self, http: httpx.Client, name: str, data: bytes) -> Json:
+        return answer_of(http.post("/v1/sessions/import", params={"session_id": name}, content=data))
+
+    def _open(self, http: httpx.Client) -> None:
+        self._move(0, lambda name: answer_of(http.post("/v1/sessions", json={"session_id": name})))
+        self._close_others(http)
+
+    def _move(self, turns: int, ask: Callable[[str], Json]) -> None:
+        """To a new session of so many turns."""
+        self._count += 1
+        name = f"c{self._number}-{self._count}"
+        self.possible[name] = {ABSENT, turns}
+        shown = ask(name)
+        assert (shown["id"], shown["turns"]) == (name, turns), shown
+        self.possible[name] = {turns}
+        self.name, self.turns = name, turns
+
+    def _close_others(self, http: httpx.Client) -> None:
+        for name in [name for name in self.possible if name != self.name]:
+            self.possible[name].add(ABSENT)
+            assert answer_of(http.delete(f"/v1/sessions/{name}"))["deleted"] is True
+            del self.possible[name]
+
+    def _rewind(self, http: httpx.Client, turns: int) -> None:
+        self.possible[self.name].add(turns)
+        assert self._post(http, "/rewind", {"turns": turns})["turns"] == turns
+        self._stand(turns)
+
+    def _stand(self, turns: int) -> None:
+        self.turns = turns
+        self.possible[self.name] = {turns}
+
+    def _turn(self, http: httpx.Client) -> Json:
+        """The next one, which may have been sent before."""
+        number = self.turns
+        self.possible[self.name].add(number + 1)
+        answer = self._ask(http, number)
+        self._known.hear(number, answer["token_ids"])
+        assert answer["turn"] == number, answer
+        self._stand(number + 1)
+        return answer
+
+    def _ask(self, http: httpx.Client, number: int) -> Json:
+        body = question(number)
+        if is_append(number):
+            return self._post(http, "/append", body)
+        if self._rng.random() < 0.5:
+            return self._post(http, "/turns", body)
+        with http.stream("POST", self._path("/turns"), json={**body, "stream": True}) as response:
+            if response.status_code != 200:
+                response.read()
+                return answer_of(response)
+            last = [*events_of(response)][-1:]
+        if not last or last[0]["type"] != "turn.ended":
+            raise GoneError(last)
+        return last[0]
+
+    def _leave(self, http: httpx.Client) -> None:
+        """The next turn is begun, and left."""
+        if is_append(self.turns):
+            return
+        self.possible[self.name].add(self.turns + 1)
+        with http.stream("POST", self._path("/turns"), json={**question(self.turns), "stream": True}) as response:
+            if response.status_code != 200:
+                response.read()
+                answer_of(response)
+            next(events_of(response), None)
+
+    def _exported(self, http: httpx.Client) -> bytes:
+        """Its file, whose tokens are what they must be."""
+        response = http.get(self._path("/export"))
+        if response.status_code != 200:
+            answer_of(response)
+        tokens = np.frombuffer(split(response.content)[b"TOKN"], "<i4").tolist()
+        assert tokens == self._known.history(self.turns), f"the history of {self.name} is another one"
+        return response.content
+
+    # -- after a kill
+
+    def settle(self, http: httpx.Client) -> None:
+        """Of what may be so, one thing is; the session it talks in is found again, token for token, and no other one is."""
+        found = {name: self._turns_of(http, name) for name in self.possible}
+        for name, turns in found.items():
+            assert turns in self.possible[name], f"{name} has {turns} turns, and should have {self.possible[name]}"
+        there = [name for name, turns in found.items() if turns != ABSENT]
+        self.possible = {name: {found[name]} for name in there}
+        if not there:
+            self.name, self.turns = "", 0
+            return
+        if self.name not in there:
+            self.name = there[0]
+        self.turns = found[self.name]
+        if self.turns:
+            self._hear_again(http, self.turns - 1)
+        self._exported(http)
+        self._close_others(http)
+
+    def _turns_of(self, http: httpx.Client, name: str) -> int:
+        """A turn that was cut off may still be on its way out."""
+        while True:
+            response = http.get(f"/v1/sessions/{name}")
+            if response.status_code == 404:
+                return ABSENT
+            shown = answer_of(response)
+            if shown["state"] == "idle":
+                return int(shown["turns"])
+
+    def _hear_again(self, http: httpx.Client, number: int) -> None:
+        """A turn that is kept is answered, and not run, whether or not it was told before."""
+        answer = self._ask(http, number)
+        assert answer["replayed"] is True, answer
+        self._known.hear(number, answer["token_ids"])
+
+    def resume(self, http: httpx.Client) -> Resumed | None:
+        """The next turn, with what was still there of those before it."""
+        if not self.turns or is_append(self.turns):
+            return None
+        saved = len(self._known.history(self.turns))
+        answer = self._turn(http)
+        return Resumed(saved, answer["usage"]["cached_tokens"], answer["cache"]["source"])
+
+
+def answer_of(response: httpx.Response) -> Json:
+    if response.status_code == 503:
+        raise GoneError(response.text)
+    assert response.status_code == 200, (response.request.url, response.status_code, response.text)
+    answer: Json = response.json()
+    return answer
 
 
 class Callers:
-    """Each holds a session of its own. `told` has the answers that arrived, by session."""
+    """All of them, each on a thread of its own while they talk."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.told: dict[str, list[list[int]]] = {name: [] for name in names}
-        self.acknowledged = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
+    def __init__(self, count: int, seed: int) -> None:
+        self.known = Known()
+        self.done: Counter[str] = Counter()
+        self.all = [Caller(number, seed, self.known, self.done) for number in range(count)]
+        self._acknowledged = threading.Semaphore(0)
         self._is_over = threading.Event()
+        self._pool = ThreadPoolExecutor(count)
+        self._talking: Sequence[Future[None]] = ()
 
-    def open(self, server: Server) -> None:
-        for name in self.told:
-            assert server.http.post("/v1/sessions", json={"session_id": name}).status_code == 200
+    def close(self) -> None:
+        self._is_over.set()
+        self._pool.shutdown()
 
-    def start(self, server: Server) -> None:
-        """All of them talk, until somebody dies."""
+    def start(self, url: str) -> None:
+        """They talk until somebody dies."""
         self._is_over.clear()
-        self._threads = [threading.Thread(target=self._talk, args=(server.url, name)) for name in self.told]
-        for thread in self._threads:
-            thread.start()
+        self._talking = [self._pool.submit(self._talk, caller, url) for caller in self.all]
 
     def wait_for(self, count: int) -> None:
         """Until that many more answers have arrived."""
         for _ in range(count):
-            assert self.acknowledged.acquire(timeout=GUARD_S)
+            assert self._acknowledged.acquire(timeout=GUARD_S), [talk for talk in self._talking if talk.done()]
 
     def join(self) -> None:
-        """Somebody has died. Who has not met that, since a new front took over its connection, stops after its turn."""
+        """Somebody has died. Who has not met that, since a new front took over its connection, stops after its answer."""
         self._is_over.set()
-        for thread in self._threads:
-            thread.join(GUARD_S)
-            assert not thread.is_alive()
+        for talk in self._talking:
+            talk.result(GUARD_S)
 
-    def check(self, server: Server) -> None:
-        """Every turn that was told is there as it was told; at most one more, whose answer was lost, is too."""
-        for name, told in self.told.items():
-            kept = server.http.get(f"/v1/sessions/{name}").json()["turns"]
-            assert kept in (len(told), len(told) + 1), (name, kept, len(told))
-            for number, token_ids in list(enumerate(told))[-2:]:
-                again = turn(server, name, **asked(number))
-                assert (again["replayed"], again["token_ids"]) == (True, token_ids)
-            if kept > len(told):
-                told.append(turn(server, name, **asked(len(told)))["token_ids"])
-        shortest = min(len(told) for told in self.told.values())
-        heads = [told[:shortest] for told in self.told.values()]
-        assert all(head == heads[0] for head in heads), "the same questions had different answers"
+    def settle(self, server: Server) -> None:
+        for caller in self.all:
+            caller.settle(server.http)
+        names = {one["id"] for one in server.http.get("/v1/sessions").json()["data"]}
+        assert names == {caller.name for caller in self.all if caller.name}, "sessions that nobody knows"
 
-    def num_tokens(self, name: str) -> int:
-        return sum(3 + len(token_ids) for token_ids in self.told[name])
+    def resume(self, server: Server) -> list[Resumed]:
+        return [resumed for caller in self.all if (resumed := caller.resume(server.http)) is not None]
 
-    def _talk(self, url: str, name: str) -> None:
-        told = self.told[name]
+    def _talk(self, caller: Caller, url: str) -> None:
         with httpx.Client(base_url=url, timeout=GUARD_S) as http:
             while not self._is_over.is_set():
-                body = {**asked(len(told)), "stream": len(told) % 2 == 1}
                 try:
-                    answer = _answer(http, f"/v1/sessions/{name}/turns", body)
-                except httpx.TransportError:
+                    caller.act(http)
+                except (httpx.TransportError, GoneError):
                     return
-                if answer is None:
-                    return
-                told.append(answer)
-                self.acknowledged.release()
-
-
-def _answer(http: httpx.Client, path: str, body: Json) -> list[int] | None:
-    """The answer if it is whole; None for a refusal."""
-    if not body["stream"]:
-        response = http.post(path, json=body)
-        assert response.status_code in (200, 503), response.text
-        return list(response.json()["token_ids"]) if response.status_code == 200 else None
-    with http.stream("POST", path, json=body) as response:
-        last = [*events_of(response)][-1:]
-    return list(last[0]["token_ids"]) if last and last[0]["type"] == "turn.ended" else None
+                self._acknowledged.release()

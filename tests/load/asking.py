@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import httpx
 
@@ -97,7 +97,7 @@ class Asking:
 
 async def _events(response: httpx.Response) -> AsyncGenerator[Json, None]:
     """An error in the stream raises."""
-    async with aclosing(response.aiter_lines()) as lines:
+    async with aclosing(cast(AsyncGenerator[str, None], response.aiter_lines())) as lines:
         async for line in lines:
             if line.startswith("data: ") and line != "data: [DONE]":
                 event = json.loads(line.removeprefix("data: "))

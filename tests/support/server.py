@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,10 +29,16 @@ CHATML = (
 class Server:
     """A running `sojourn serve`. `log` is its stderr so far."""
 
-    def __init__(self, arguments: Sequence[str], cache: Path, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cache: Path,
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._data = tempfile.TemporaryDirectory(prefix="sojourn-data-")  # sessions of its own, unless told otherwise
         own = {"SOJOURN_CACHE": str(cache), "SOJOURN_DATA": self._data.name, "COLUMNS": "200"}
-        environment = {**os.environ, **own}
+        environment = {**os.environ, **own, **(environment or {})}
         self.process = subprocess.Popen(
             [*command, "serve", "--port", "0", *arguments],
             cwd=ROOT,
@@ -127,13 +133,14 @@ def serving(
     cache: Path | None = None,
     ready: bool = True,
     command: Sequence[str] = COMMAND,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A server over a tiny model (or another one) whose files lie in `folder`, prepared ones in `cache` or there."""
     path = model or folder / "tiny-llama.gguf"
     if isinstance(path, Path) and not path.exists():
         write_tiny_gguf(folder)
     arguments = ("--model", str(path), "--threads", "1", "--strict-mem-check", "2", *arguments)
-    server = Server(arguments, cache or folder / "cache", command)
+    server = Server(arguments, cache or folder / "cache", command, environment)
     try:
         yield server.wait_until_ready() if ready else server
     finally:
