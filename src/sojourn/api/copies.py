@@ -1,12 +1,8 @@
-"""A session as the store has it, as the wire has it, and as a file has it: the same values three times."""
+"""A session as the store has it and as the wire has it: the same values twice."""
 
-import msgspec
 import numpy as np
 
 from sojourn.api import wire
-from sojourn.api.sessions.dialogue import Note
-from sojourn.core.errors import ClientError
-from sojourn.sessions.archive import ArchivedModel, pack, unpack
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.store import KilledTurn, StoredSession
 
@@ -43,26 +39,3 @@ def heard(copy: wire.SessionCopy, session_id: str, namespace: str) -> StoredSess
 
 def killed(turn: KilledTurn | None) -> wire.Killed | None:
     return None if turn is None else wire.Killed(len(turn.prompt_ids), turn.output_ids.tolist(), turn.note)
-
-
-def to_file(copy: wire.SessionCopy, session_id: str, card: wire.ModelCard) -> bytes:
-    return pack(heard(copy, session_id, copy.cache_salt), ArchivedModel(card.name, card.fingerprint))
-
-
-def from_file(data: bytes, card: wire.ModelCard) -> wire.SessionCopy:
-    """Raises ClientError for what is no such file, or another model's, or has notes that are not ours."""
-    stored = unpack(data, ArchivedModel(card.name, card.fingerprint))
-    for record in stored.turns:
-        _check_note(record)
-    return told(stored, stored.namespace)
-
-
-def _check_note(record: TurnRecord) -> None:
-    if not record.note:
-        return
-    try:
-        note = msgspec.msgpack.decode(record.note, type=Note)
-    except msgspec.MsgspecError as error:
-        raise ClientError(f"the note of turn {record.turn} is not ours: {error}", param="file") from error
-    if not all({"role", "content"} <= message.keys() for message in note.messages):
-        raise ClientError(f"turn {record.turn} has a message without role and content", param="file")

@@ -7,13 +7,13 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
-from sojourn.api import copies, wire
+from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.errors import fault_of
 from sojourn.api.front import TextSide
 from sojourn.api.requests import asker_of, front_of
 from sojourn.api.schemas import SESSION_ID_PATTERN
-from sojourn.api.sessions import schemas
+from sojourn.api.sessions import files, schemas
 from sojourn.api.sessions.dialogue import note_of, text_of
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
 from sojourn.api.streaming import DONE, STREAMED, EventStream, while_connected
@@ -150,7 +150,7 @@ def _add_files(router: APIRouter, desk: SessionDesk) -> None:
         front, principal = front_of(request), principal_of(request, Role.USER)
         command = wire.CopySession(session_id, principal.namespace(tenant))
         copy = await front.link.ask(command, wire.SessionCopy)
-        data = await asyncio.to_thread(copies.to_file, copy, session_id, front.text.card)
+        data = await asyncio.to_thread(files.to_file, copy, session_id, front.text.card)
         headers = {"content-disposition": 'attachment; filename="session.sojourn"'}
         return Response(data, media_type=FILE_TYPE, headers=headers)
 
@@ -165,7 +165,7 @@ def _add_files(router: APIRouter, desk: SessionDesk) -> None:
         front, principal = front_of(request), principal_of(request, Role.USER)
         front.check_open()
         data = await request.body()
-        copy = await asyncio.to_thread(copies.from_file, data, front.text.card)
+        copy = await asyncio.to_thread(files.from_file, data, front.text.card)
         name = session_id or front.world.new_id()
         info = await front.link.ask(wire.TakeIn(name, principal.tenant, copy), wire.SessionInfo)
         front.metrics.session_opened()
