@@ -11,7 +11,7 @@ from sojourn.core.errors import ClientError
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.store import StoredSession
 
-CARD = wire.ModelCard("tiny", "", "", "", 99, 512, 16, 1, "", "f16", 1, 1, ["full"], 1, fingerprint="f" * 64)
+CARD = wire.ModelCard("tiny", "", "", "", 99, 512, 16, 1, "", "f16", 1, 1, ["full"], [1], fingerprint="f" * 64)
 
 
 def copy_with(note: bytes) -> wire.SessionCopy:
