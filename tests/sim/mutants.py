@@ -337,4 +337,28 @@ MUTANTS = (
         "                length = min(ask.num_max, reading.num_places - reading.num_known + 1)\n",
         "                length = ask.num_max\n",
     ),
+    Mutant(
+        "pages that were read land in another order",
+        "cache/tiers_store.py",
+        "            rows = which - piece.full_from if pool is Pool.FULL",
+        "            rows = (which - piece.full_from)[::-1] if pool is Pool.FULL",
+    ),
+    Mutant(
+        "a page too many is taken for what was read",
+        "cache/land.py",
+        "allocate(account, end - have)\n",
+        "allocate(account, end - have + 1)[:-1]\n",
+    ),
+    Mutant(
+        "a tail is resumed on and was not written",
+        "cache/tiers_store.py",
+        "            self._kv.write_pages(pool, pages.pages[index : index + 1].copy(), rows)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a page's name does not say what comes before it",
+        "cache/tiers_names.py",
+        "hashlib.blake2b(before + what,",
+        "hashlib.blake2b(what,",
+    ),
 )

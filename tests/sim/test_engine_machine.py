@@ -30,6 +30,7 @@ class EngineMachine(RuleBasedStateMachine):
         draft_pages=st.sampled_from([0, 5, 24]),
         runs_early=st.booleans(),
         publishes=st.booleans(),
+        tier_seed=st.sampled_from([None, 0, 1, 2, 3]),
     )
     def build(
         self,
@@ -46,6 +47,7 @@ class EngineMachine(RuleBasedStateMachine):
         draft_pages: int,
         runs_early: bool,
         publishes: bool,
+        tier_seed: int | None,
     ) -> None:
         config = WorldConfig(
             cache=cache,
@@ -61,6 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
             drafts_right=drafts_right,
             draft_pages=draft_pages if drafts_max else 0,
             runs_early=runs_early,
+            tier_seed=tier_seed,
         )
         self.world = EngineWorld(config, depth=depth, publishes=publishes, idle_timeout_s=30.0)
 
