@@ -87,3 +87,22 @@ def test_nobody_to_take_it_is_told(tmp_path: Path) -> None:
         context.term()
 
     asyncio.run(run())
+
+
+def test_who_has_just_come_is_sent_to() -> None:
+    """Right after nobody was there: zmq itself would not look again within the same millisecond."""
+
+    async def run() -> None:
+        context = zmq.Context()
+        here, other = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        here.bind("inproc://pair")
+        socket = LoopSocket(here, lambda frames: None)
+        assert not socket.send(b"too early")
+        other.connect("inproc://pair")
+        assert socket.send(b"hello")
+        assert other.recv(zmq.NOBLOCK) == b"hello"
+        socket.close()
+        other.close()
+        context.term()
+
+    asyncio.run(run())

@@ -31,18 +31,27 @@ class LoopSocket:
     def send(self, frame: bytes) -> bool:
         """False: nobody is connected to take it."""
         try:
-            self._socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
-            return False
+            return self._sent(frame) or self._sent_to_whoever_came(frame)
         finally:
             self._read_soon()
-        return True
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
             self._loop.remove_reader(int(self._socket.FD))
             self._socket.close(linger=0)
+
+    def _sent(self, frame: bytes) -> bool:
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _sent_to_whoever_came(self, frame: bytes) -> bool:
+        """`send` looks for new connections once in a millisecond only; asking for the state looks in any case."""
+        self._socket.get(zmq.EVENTS)
+        return self._sent(frame)
 
     def _read_soon(self) -> None:
         if not self._will_read:
