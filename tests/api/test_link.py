@@ -11,12 +11,13 @@ import pytest
 from tests.support.fake_backend import expected_tokens
 from tests.support.session_world import SessionWorld
 from tests.support.ticks import tick
-from tests.support.world import WorldConfig
+from tests.support.world import ManualClock, WorldConfig
 
 from sojourn.api import wire
 from sojourn.api.desk import EngineDesk, SessionLimits
 from sojourn.api.engine_link import EngineDownError, EngineLink, Feed
 from sojourn.api.engine_server import EngineServer, Outbox
+from sojourn.api.errors import LimitError
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError
 from sojourn.core.step import SamplingParams
 from sojourn.engine.thread import EngineThread
@@ -271,6 +272,19 @@ def test_a_broken_law_stops_the_engine_with_its_report(tmp_path: Path) -> None:
         assert "pool FULL" in engine.thread.stopped.report
 
     story(tmp_path, tell)
+
+
+def test_what_a_lost_front_had_running_does_not_make_the_next_wait_longer() -> None:
+    world, clock = SessionWorld(WorldConfig(page_size=16, num_pages=200, context=512)), ManualClock()
+    bound = SessionLimits(tenant_waiting=1)
+    desk = EngineDesk(world.service, world.world.loop, world.slots, never, clock, lambda event: None, bound)
+    desk.start(1, start_of([1], 5))
+    desk.abort_all()
+    clock.now += 10_000
+    desk.start(2, start_of([1], 5))
+    with pytest.raises(LimitError, match="wait already") as refusal:
+        desk.start(3, start_of([1], 5))
+    assert refusal.value.retry_after_s == 1
 
 
 def test_sessions_have_a_bound_for_all_and_for_one_tenant(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ class EngineDesk:
         """The front is gone: nobody waits for what runs."""
         for running in list(self._running.values()):
             self._end(running, undo=True)
+            self._turn_pace.ended()
         self._running.clear()
 
     def _end(self, running: _Running, *, undo: bool) -> bool:
