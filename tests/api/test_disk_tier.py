@@ -1,0 +1,98 @@
+"""The disk tier of a running server: a restart costs no history, and a folder that fails costs nothing but time."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.server import GUARD_S, Server, serving
+
+SMALL = ("--context", "512", "--pool-tokens", "512")
+pytestmark = pytest.mark.http_scenario
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(32, 120) for _ in range(count)]
+
+
+def turn(server: Server, name: str, ids: list[int]) -> dict[str, object]:
+    body = {"token_ids": ids, "max_tokens": 8, "temperature": 0}
+    answer = server.http.post(f"/v1/sessions/{name}/turns", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, object] = answer.json()
+    return found
+
+
+def opened(server: Server, name: str) -> str:
+    assert server.http.post("/v1/sessions", json={"session_id": name}).status_code == 200
+    return name
+
+
+def metric(server: Server, name: str, *, least: float | None = None) -> float:
+    """Waits for it to be told, and to be at least so much: the engine tells its counts now and then."""
+    ends_at = time.monotonic() + GUARD_S
+    while True:
+        lines = [line for line in server.http.get("/metrics").text.splitlines() if line.startswith(name)]
+        value = sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        if lines and (least is None or value >= least):
+            return value
+        assert time.monotonic() < ends_at, (name, lines)
+
+
+def damage(folder: Path) -> None:
+    for path in folder.glob("*.0"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_after_a_restart_a_session_goes_on_where_it_was(tmp_path: Path, is_damaged: bool) -> None:
+    options = ("--disk-cache", str(tmp_path / "kv"), "--data-dir", str(tmp_path / "data"), *SMALL)
+    with serving(tmp_path, *options) as server:
+        opened(server, "talk")
+        turn(server, "talk", tokens(1, 100))
+        saved = server.http.get("/v1/sessions/talk").json()["tokens"]
+        assert server.stop() == 0
+    if is_damaged:
+        damage(tmp_path / "kv")
+    with serving(tmp_path, *options) as server, serving(tmp_path, "--durability", "none", *SMALL) as other:
+        second = turn(server, "talk", tokens(2, 10))
+        opened(other, "talk")
+        turn(other, "talk", tokens(1, 100))
+        assert second["token_ids"] == turn(other, "talk", tokens(2, 10))["token_ids"], "as if nothing had happened"
+        cache = second["cache"]
+        assert isinstance(cache, dict)
+        if is_damaged:
+            assert cache["cached_tokens"] == 0
+            assert metric(server, 'sojourn_kv_tier_lost_pages_total{reason="corrupt"', least=1) > 0
+        else:
+            assert cache["cached_tokens"] >= saved - 1
+            assert cache["source"] == "disk"
+            assert metric(server, 'sojourn_cached_tokens_total{source="disk"') == cache["cached_tokens"]
+
+
+def test_sessions_that_the_pool_has_no_room_for_take_turns_in_files(tmp_path: Path) -> None:
+    with serving(tmp_path, "--disk-cache", str(tmp_path / "kv"), "--durability", "none", *SMALL) as server:
+        names = [opened(server, f"s{index}") for index in range(4)]
+        for index, name in enumerate(names):
+            turn(server, name, tokens(index, 220))
+        for name in names:
+            saved = server.http.get(f"/v1/sessions/{name}").json()["tokens"]
+            cache = turn(server, name, tokens(9, 3))["cache"]
+            assert isinstance(cache, dict)
+            assert cache["cached_tokens"] >= saved - 1
+        assert metric(server, "sojourn_kv_fetches_total", least=1) > 0
+        pools = server.http.get("/v1/pools").json()
+        assert pools["identity"]
+
+
+def test_a_folder_that_cannot_be_used_is_said_once_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "kv").write_text("no folder")
+    with serving(tmp_path, "--disk-cache", str(tmp_path / "kv"), "--durability", "none", *SMALL) as server:
+        opened(server, "talk")
+        turn(server, "talk", tokens(1, 50))
+        assert metric(server, 'sojourn_kv_tier_usable{tier="disk",use="read"}') == 0
+        assert len(server.lines_with("WARNING", "disk cache", "serving goes on without it")) == 1
+        assert server.stop() == 0
