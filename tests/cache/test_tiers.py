@@ -187,6 +187,22 @@ def test_others_pass_a_request_that_waits_for_the_disk() -> None:
     after.close_all()
 
 
+def test_who_waits_for_others_asks_the_store_once() -> None:
+    """Naming the pages of a long prompt costs as much as a step."""
+    store = FakeStore()
+    world = world_on(store, config(pages=16))
+    world.submit([1] * 50, 12)
+    world.step(2)
+    waiting = world.submit([2] * 50, 2)
+    world.step(3)
+    asked = store.asked
+    assert asked > 0
+    world.step(5)
+    assert not waiting.tokens
+    assert store.asked == asked
+    world.run()
+
+
 def test_a_request_that_is_aborted_gives_its_place_at_the_disk_to_the_next() -> None:
     store = FakeStore()
     before = world_on(store, config(pages=200))

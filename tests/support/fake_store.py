@@ -48,7 +48,7 @@ class FakeStore:
     def __post_init__(self) -> None:
         self._rng = random.Random(f"store {self.seed}")
         self.pages: OrderedDict[tuple[Pool, bytes], bytes] = OrderedDict()
-        self.puts = self.drops = self.reads = self.damages = self.evictions = self.waits = self.clears = 0
+        self.puts = self.drops = self.reads = self.damages = self.evictions = self.waits = self.clears = self.asked = 0
 
     @classmethod
     def drawn(cls, seed: int) -> "FakeStore":
@@ -63,6 +63,7 @@ class FakeStore:
         return cls(seed, odds)
 
     def has(self, pool: Pool, name: bytes) -> bool:
+        self.asked += 1
         return (pool, name) in self.pages
 
     def touch(self, pool: Pool, names: Names) -> None:

@@ -72,6 +72,8 @@ class StoreTier:
 
     # -- coming back
     def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
+        if request.is_fetched:
+            return False
         fetch = request.fetch
         if fetch is None:
             wanted = self._plan(ground, request)
@@ -79,8 +81,6 @@ class StoreTier:
                 request.is_fetched = True
                 return False
             fetch = request.fetch = Fetch(wanted)
-        if request.is_fetched:
-            return False
         assert isinstance(fetch, Fetch)
         if not fetch.has_begun:
             if len(self._active) >= FETCHES_MAX:
