@@ -300,6 +300,20 @@ def test_saving_ends_when_it_is_late() -> None:
     assert 0 < store.puts <= 5
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_turn_that_was_running_at_the_end_costs_its_session_nothing(steps: int) -> None:
+    store = FakeStore()
+    before = world_on(store, config(), depth=1)
+    history = history_on(before, [4, 5] * 15)
+    before.turn("talk", [7] * 50, 20)
+    before.step(steps)
+    before.world.loop.shut_down()
+    before.slots.save(lambda: False)
+    after = world_on(store, config())
+    assert resume(after, history).usage.cached_tokens >= len(history) - 1
+    after.close_all()
+
+
 def test_a_name_says_everything_before_it() -> None:
     namer = Namer(b"model", 4)
     tokens = np.arange(12, dtype=np.int32)

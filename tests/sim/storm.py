@@ -157,8 +157,11 @@ class Storm:
         self.world.slots.flush()
 
     def save(self) -> None:
-        """All that is kept goes to the tier, too. Its tree stays."""
-        self.world.slots.save(lambda: False)
+        """All that is kept goes to the tier, too. The tree stays."""
+        for name in self.world.known:
+            self.world.slots.demote(name)
+        if self.world.inside.world.radix is not None:
+            self.world.inside.world.radix.save(lambda: False)
 
     # -- choices
     def _end(self, *, undo: bool) -> None:

@@ -194,7 +194,10 @@ class SessionAwareCache:
         self._drafts.flush()
 
     def save(self, is_late: Callable[[], bool]) -> None:
-        """The most recently used first, here as in the tree."""
+        """The most recently used first, here as in the tree. Turns that still ran are undone: their sessions' KV stays."""
+        for slot in self._slots.values():
+            if slot.turn is not None and slot.turn.holding is not None:
+                self._abort(slot, slot.turn)
         for slot in sorted(self._idle, key=lambda slot: -slot.used_last):
             if is_late():
                 return
