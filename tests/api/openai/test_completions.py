@@ -12,6 +12,8 @@ from openai.types.completion_choice import Logprobs
 from tests.support.model_files import TOKENS
 from tests.support.server import Server, serving
 
+from sojourn.api.off_loop import LONG, SCORED
+
 pytestmark = pytest.mark.http_scenario
 VOCAB = 258
 
@@ -157,6 +159,18 @@ def test_streamed_echoes_are_the_same(client: openai.OpenAI, model: str) -> None
         assert texts[choice.index] == choice.text
         assert tokens[choice.index] == list(zip(logprobs.tokens or (), logprobs.token_logprobs or (), strict=True))
         assert offsets[choice.index] == logprobs.text_offset
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_long_prompt_is_told_off_the_loop_and_told_the_same(client: openai.OpenAI, model: str, stream: bool) -> None:
+    text = "The quick brown fox. " * (2 * LONG // SCORED // 20)
+    asked: dict[str, Any] = {"model": model, "prompt": text, "temperature": 0, "max_tokens": 3, "stream": stream}
+    answer = client.completions.create(**asked, echo=True, logprobs=1)
+    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens]
+    assert "".join(choice.text for choice in choices).startswith(text)
+    assert tokens[: len(text)] == list(text)
+    assert len(tokens) == len(text) + 3
 
 
 def test_a_session_echoes_what_is_new(client: openai.OpenAI, model: str, session: str) -> None:

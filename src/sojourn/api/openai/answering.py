@@ -9,6 +9,7 @@ What a choice looks like is the writer's; what runs is the run's.
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 from sojourn.api.errors import fault_of
 from sojourn.api.front import Front
 from sojourn.api.generation import Piece
+from sojourn.api.off_loop import SCORED, off_loop
 from sojourn.api.openai import objects
 from sojourn.api.openai.runs import Outcome, Run
 from sojourn.api.openai.schemas import SharedBody
@@ -126,9 +128,13 @@ async def _whole(asked: Asked) -> Response:
                 choices[index].finish_reason = step.finish_reason
                 choices[index].add(shown[index].rest(step.stop))
             else:
-                choices[index].add(_show(shown[index], step))
-        answer = asked.writer.whole(asked.head, choices, usage_of(outcomes))
-        return Response(answer.model_dump_json(), headers=dict(asked.headers), media_type="application/json")
+                choices[index].add(await off_loop(partial(_show, shown[index], step), _cost(step)))
+        num_scored = sum(len(choice.tokens) for choice in choices)
+        usage = usage_of(outcomes)
+        answer = await off_loop(
+            lambda: asked.writer.whole(asked.head, choices, usage).model_dump_json(), SCORED * num_scored
+        )
+        return Response(answer, headers=dict(asked.headers), media_type="application/json")
     finally:
         await asked.run.leave()
 
@@ -144,13 +150,23 @@ async def _events(asked: Asked) -> AsyncIterator[bytes]:
             if isinstance(step, Outcome):
                 outcomes.append(step)
                 yield _chunk(asked, [writer.ending(index, shown[index].rest(step.stop), step.finish_reason)])
-            elif (delta := writer.delta(index, _show(shown[index], step))) is not None:
-                yield _chunk(asked, [delta])
+            elif chunk := await off_loop(partial(_delta, asked, index, shown[index], step), _cost(step)):
+                yield chunk
         if asked.body.includes_usage:
             yield _chunk(asked, [], usage_of(outcomes))
     except SojournError as error:
         yield _event(fault_of(error, asked.front.settings.retry_after_s).body())
     yield DONE
+
+
+def _delta(asked: Asked, index: int, choice: ShownChoice, step: Echo | Piece) -> bytes:
+    """Empty: there is nothing to show."""
+    delta = asked.writer.delta(index, _show(choice, step))
+    return b"" if delta is None else _chunk(asked, [delta])
+
+
+def _cost(step: Echo | Piece) -> int:
+    return SCORED * len(step.samples)
 
 
 def _show(choice: ShownChoice, step: Echo | Piece) -> Shown:

@@ -1,7 +1,6 @@
 """From a body to what runs: the model it names, its options, its prompts as ids. Shared by the surfaces; knows no answer."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Header
@@ -12,7 +11,6 @@ from sojourn.api.openai.runs import Run
 from sojourn.api.openai.schemas import Prompt, SharedBody
 from sojourn.api.schemas import SESSION_ID_PATTERN
 from sojourn.api.sessions.schemas import ChatMessage, InnerTurnBody
-from sojourn.api.sessions.turns import LONG_INPUT
 from sojourn.core.errors import ClientError, NotFoundError
 
 SessionHeader = Annotated[
@@ -51,11 +49,6 @@ def inner_turn(
         "scores_input": scores_input,
     }
     return InnerTurnBody.model_construct(set(fields), **fields)
-
-
-async def off_loop(work: Callable[[], list[list[int]]], size: int) -> list[list[int]]:
-    """What takes long is computed on another thread, so that others are served meanwhile."""
-    return await asyncio.to_thread(work) if size > LONG_INPUT else work()
 
 
 def check_ids(prompts: Sequence[Prompt], vocab_size: int) -> None:

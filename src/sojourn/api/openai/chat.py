@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request, Response
 from sojourn.api.account import Asker
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.front import Front
+from sojourn.api.off_loop import off_loop
 from sojourn.api.openai import objects
 from sojourn.api.openai.answering import Asked, Fields, Head, WholeChoice, respond
-from sojourn.api.openai.asking import NamedRun, SessionHeader, check_model, inner_turn, off_loop
+from sojourn.api.openai.asking import NamedRun, SessionHeader, check_model, inner_turn
 from sojourn.api.openai.runs import Plan, Run, SessionTurn, StatelessRun
 from sojourn.api.openai.schemas import ChatBody
 from sojourn.api.openai.shown import Shown, ShownToken, Token

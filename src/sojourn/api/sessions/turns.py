@@ -10,6 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from sojourn.api.account import Asker
 from sojourn.api.front import Front
 from sojourn.api.generation import Generation, Piece
 from sojourn.api.input_field import input_named
+from sojourn.api.off_loop import off_loop
 from sojourn.api.options import TurnOptions
 from sojourn.api.schemas import Usage
 from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, text_of
@@ -36,7 +38,6 @@ from sojourn.models.chat_template import Message
 from sojourn.sessions.door import checked_token_ids
 
 DIALOGUES_KEPT = 512
-LONG_INPUT = 4000  # characters or tokens
 
 
 class SessionDesk:
@@ -142,10 +143,7 @@ class TurnRun:
             dialogue = self._dialogue = await self._desk.dialogue(self.session_id, self.namespace)
             if body.turn is not None and await self._is_repetition(dialogue, body.turn, fingerprint):
                 return
-            if body.size > LONG_INPUT:  # others are served meanwhile
-                note, ids = await asyncio.to_thread(self._compose, dialogue, options, fingerprint)
-            else:
-                note, ids = self._compose(dialogue, options, fingerprint)
+            note, ids = await off_loop(partial(self._compose, dialogue, options, fingerprint), body.size)
             command = _start(self, ids, options, note, front.world.seed(), dialogue.num_tokens)
             try:
                 with input_named(body.input_field):
