@@ -35,6 +35,8 @@ class Resumed:
     saved: int
     cached: int
     source: str
+    miss: str | None
+    was_computed: bool
 
 
 class Caller:
@@ -48,6 +50,7 @@ class Caller:
         self._count = 0
         self.name = ""
         self.turns = 0
+        self.is_computed = False  # its last turn, by the server that was killed last or by this one
         self.possible: dict[str, set[int]] = {}
 
     def act(self, http: httpx.Client) -> None:
@@ -89,6 +92,7 @@ class Caller:
     def _move(self, turns: int, ask: Callable[[str], Json]) -> None:
         """To a new session of so many turns."""
         self._count += 1
+        self.is_computed = False
         name = f"c{self._number}-{self._count}"
         self.possible[name] = {ABSENT, turns}
         shown = ask(name)
@@ -104,6 +108,7 @@ class Caller:
 
     def _rewind(self, http: httpx.Client, turns: int) -> None:
         self.possible[self.name].add(turns)
+        self.is_computed = False
         assert self._post(http, "/rewind", {"turns": turns})["turns"] == turns
         self._stand(turns)
 
@@ -119,6 +124,7 @@ class Caller:
         self._known.hear(number, answer["token_ids"])
         assert answer["turn"] == number, answer
         self._stand(number + 1)
+        self.is_computed = True
         return answer
 
     def _ask(self, http: httpx.Client, number: int) -> Json:
@@ -196,9 +202,10 @@ class Caller:
         """The next turn, with what was still there of those before it."""
         if not self.turns or is_append(self.turns):
             return None
-        saved = len(self._known.history(self.turns))
+        saved, was_computed = len(self._known.history(self.turns)), self.is_computed
         answer = self._turn(http)
-        return Resumed(saved, answer["usage"]["cached_tokens"], answer["cache"]["source"])
+        cache = answer["cache"]
+        return Resumed(saved, cache["cached_tokens"], cache["source"], cache["miss_reason"], was_computed)
 
 
 def answer_of(response: httpx.Response) -> Json:
@@ -240,6 +247,11 @@ class Callers:
         self._is_over.set()
         for talk in self._talking:
             talk.result(GUARD_S)
+
+    def lose_kv(self) -> None:
+        """The engine was killed; what it had not written back is gone."""
+        for caller in self.all:
+            caller.is_computed = False
 
     def settle(self, server: Server) -> None:
         for caller in self.all:
