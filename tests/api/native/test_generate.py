@@ -10,6 +10,7 @@ from tests.support.server import Server
 from sojourn.api.engine_link import EngineDownError
 from sojourn.api.errors import DrainingError, LimitError
 from sojourn.api.native.faults import native_fault
+from sojourn.api.off_loop import LONG, SCORED
 from sojourn.core.errors import ConflictError, NotFoundError, SojournError
 
 pytestmark = pytest.mark.http_scenario
@@ -92,9 +93,18 @@ def test_log_probabilities_of_a_prompt_do_not_depend_on_what_is_cached_or_runs(s
 
 
 def test_streamed_chunks_say_the_prompt_from_the_first_on(server: Server) -> None:
-    chunks = stream(server, 5, input_ids=ids(100, 3), return_logprob=True, logprob_start_len=10)
-    assert {len(chunk["meta_info"]["input_token_logprobs"]) for chunk in chunks} == {90}
-    assert len(chunks[-1]["meta_info"]["output_token_logprobs"]) == 5
+    """Of a prompt that is long enough to be put into words off the loop, too."""
+    fields: Json = {"return_logprob": True, "top_logprobs_num": 2, "return_text_in_logprobs": True}
+    for length in (100, 2 * LONG // SCORED):
+        asked = {"input_ids": ids(length, 3), "logprob_start_len": 10, **fields}
+        whole = generate(server, 5, **asked)["meta_info"]
+        chunks = [chunk["meta_info"] for chunk in stream(server, 5, **asked)]
+        for name in ("token_logprobs", "top_logprobs"):
+            assert len(whole[f"input_{name}"]) == length - 10
+            for chunk in chunks:
+                assert chunk[f"input_{name}"] == whole[f"input_{name}"]
+                assert chunk[f"output_{name}"] == whole[f"output_{name}"][: chunk["completion_tokens"]]
+            assert len(chunks[-1][f"output_{name}"]) == 5
 
 
 @pytest.mark.parametrize("start", [6, 7, -2])

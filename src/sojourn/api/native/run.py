@@ -9,18 +9,19 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 
 from sojourn.api import wire
 from sojourn.api.account import Asker
 from sojourn.api.front import Front
 from sojourn.api.generation import Generation
 from sojourn.api.input_field import input_named
-from sojourn.api.native import answers
-from sojourn.api.native.answers import Json
+from sojourn.api.native.answers import Answer, Json
 from sojourn.api.native.job import Job
 from sojourn.api.native.live import LiveRequest, LiveRequests
 from sojourn.api.native.schemas import SessionParamsBody
 from sojourn.api.native.trees import Place, TreeSession, TreeSessions
+from sojourn.api.off_loop import SCORED, off_loop
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 
 logger = logging.getLogger("sojourn.front")
@@ -74,18 +75,25 @@ class NativeRun:
         """The answer so far whenever there is more, and the whole one at the end, when all that was held is free again."""
         generation = self._generation
         assert generation is not None
-        tokenizer = self._front.text.tokenizer
+        answer = self._answer(generation)
         async for _ in generation.pieces():
+            await _tell_prompt(answer, generation)
             if not generation.has_ended:
-                yield answers.answer(self.job, self._sent, generation, tokenizer)
+                yield answer.so_far()
+        await _tell_prompt(answer, generation)
         await self.leave()
-        yield answers.answer(self.job, self._sent, generation, tokenizer)
+        yield answer.so_far()
 
     async def result(self) -> Json:
         generation = self._generation
         assert generation is not None
         await generation.finish()
-        return answers.answer(self.job, self._sent, generation, self._front.text.tokenizer)
+        answer = self._answer(generation)
+        await _tell_prompt(answer, generation)
+        return answer.so_far()
+
+    def _answer(self, generation: Generation) -> Answer:
+        return Answer(self.job, self._sent, generation, self._front.text.tokenizer)
 
     # -- starting
 
@@ -192,6 +200,13 @@ class NativeRun:
                 param=self.job.input_field,
                 code="context_length_exceeded",
             )
+
+
+async def _tell_prompt(answer: Answer, generation: Generation) -> None:
+    """Once: from the first piece on all of it is known."""
+    if answer.scores is not None and not answer.scores.has_prompt:
+        known = generation.known
+        await off_loop(partial(answer.scores.tell_prompt, known), SCORED * len(known))
 
 
 def _unknown(session_id: str) -> ClientError:
