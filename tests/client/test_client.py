@@ -13,7 +13,7 @@ pytestmark = pytest.mark.http_scenario
 
 
 def test_a_conversation(server: Server) -> None:
-    with Client(server.url) as client, client.open_session(timeout=600) as session:
+    with Client(server.url) as client, client.open_session(timeout=600, priority=3) as session:
         assert client.is_ready()
         ahead = session.append("What is")
         assert (ahead.turn, ahead.usage.completion_tokens) == (0, 0)
@@ -37,7 +37,7 @@ def test_a_conversation(server: Server) -> None:
         assert {info.id for info in client.sessions()} == {session.id, other.id}
         assert client.session(other.id).num_turns == 3
         assert session.info().pages["full"].own >= 1
-        assert session.info().tenant == ""
+        assert (session.info().tenant, session.info().priority) == ("", 3)
         assert not session.interrupt()
         assert other.close().deferred is False
         assert client.pools()["identity"] is True

@@ -154,6 +154,7 @@ class SessionInfo:
     tokens: int
     timeout: float | None
     pages: Mapping[str, Pages]
+    priority: int = 0
     killed: Killed | None = None  # until the next turn
 
     @classmethod
@@ -166,6 +167,7 @@ class SessionInfo:
             tokens=body["tokens"],
             timeout=body["timeout"],
             pages={pool: Pages(held["own"], held["leased"]) for pool, held in body["pages"].items()},
+            priority=body["priority"],
             killed=_killed(body["killed"]),
         )
 

@@ -18,7 +18,6 @@ SAID = [Sample(8, -1.0, ((8, -1.0), (2, -3.0))), Sample(9, -2.0, ((4, -0.125), (
 def test_each_answer_says_all_so_far(top: int, with_text: bool) -> None:
     tokenizer = tiny_tokenizer()
     scores = Scores(Logprobs(top, with_text, 1), PROMPT, tokenizer)
-    assert not scores.has_prompt
     scores.tell_prompt(KNOWN)
     assert scores.has_prompt
 
