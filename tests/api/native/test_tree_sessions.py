@@ -10,13 +10,14 @@ from tests.api.native.calls import (
     generate,
     ids,
     open_session,
+    post,
     refusal,
     running,
 )
 from tests.support.server import Server
 
 from sojourn.api.native.live import LiveRequests
-from sojourn.api.native.trees import Place, TreeSessions
+from sojourn.api.native.trees import Node, Place, TreeSession, TreeSessions
 from sojourn.core.errors import ClientError
 
 
@@ -93,6 +94,22 @@ def test_replacing_forgets_what_was_below(server: Server) -> None:
 
 
 @pytest.mark.http_scenario
+def test_a_replacement_that_is_refused_replaces_nothing(server: Server) -> None:
+    session = open_session(server, streaming=False)
+    root = grow(server, session, ids(10))
+    child = grow(server, session, ids(4, 1), rid=rid_of(root))
+    asked = {"id": session, "rid": rid_of(root), "replace": True}
+    for refused in (
+        {"input_ids": ids(4), "return_logprob": True, "logprob_start_len": 500},
+        {"input_ids": ids(4), "rid": rid_of(root)},
+        {"input_ids": ids(4090)},
+    ):
+        assert post(server, 2, session_params=asked, **refused).status_code == 400
+    on = grow(server, session, ids(3, 2), rid=rid_of(child))
+    assert on["meta_info"]["prompt_tokens"] == 10 + 5 + 4 + 5 + 3
+
+
+@pytest.mark.http_scenario
 def test_a_request_that_runs_is_no_place_to_go_on_but_may_be_replaced(server: Server) -> None:
     session = open_session(server, streaming=False)
     with running(server, input_ids=ids(5), session_params={"id": session}, rid="runs") as chunks:
@@ -133,6 +150,12 @@ def trees() -> TreeSessions:
     return sessions
 
 
+def begun(tree: TreeSession, rid: str, ids: list[int], place: Place | None = None, bos_id: int | None = None) -> Node:
+    node = tree.plan(rid, ids, place or Place(), nothing, bos_id)
+    tree.begin(node)
+    return node
+
+
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 12),  # which earlier request; 0: none
@@ -158,7 +181,7 @@ def test_contexts_are_those_of_plain_lists(steps: list[tuple[int, int, bool, boo
         place = Place(parent, offset, replace, drops)
         if parent is not None and parent not in plain:
             with pytest.raises(ClientError, match="Invalid request session id"):
-                tree.begin(rid, new, place, nothing, 0)
+                tree.plan(rid, new, place, nothing, 0)
             continue
         if replace:
             _forget_below(plain, parent)
@@ -167,7 +190,7 @@ def test_contexts_are_those_of_plain_lists(steps: list[tuple[int, int, bool, boo
             before, said, _ = plain[parent]
             context = list(before) if drops else before + said
             prompt = (context[:offset] if offset else context) + (new[1:] if new[:1] == [0] else new)
-        node = tree.begin(rid, new, place, nothing, 0)
+        node = begun(tree, rid, new, place, 0)
         assert node.prompt() == prompt
         node.output = output
         tree.finish(node)
@@ -192,11 +215,11 @@ def test_a_refused_request_leaves_no_trace_and_idle_sessions_expire() -> None:
     sessions.open("s", "acme", 10.0)
     tree = sessions.find("s", "acme")
     assert tree is not None
-    node = tree.begin("a", [1, 2], Place(), nothing, None)
+    node = begun(tree, "a", [1, 2])
     with pytest.raises(ClientError, match="hasn't finished"):
-        tree.begin("b", [3], Place("a"), nothing, None)
+        tree.plan("b", [3], Place("a"), nothing, None)
     with pytest.raises(ClientError, match="earlier request"):
-        tree.begin("a", [3], Place(), nothing, None)
+        tree.plan("a", [3], Place(), nothing, None)
     tree.remove(node)
     assert sessions.stock.num_tokens == 0
     assert sessions.find("s", "other") is None
@@ -204,6 +227,24 @@ def test_a_refused_request_leaves_no_trace_and_idle_sessions_expire() -> None:
     assert sessions.find("s", "acme") is tree
     clock.now = 19.5
     assert sessions.find("s", "acme") is None
+
+
+def test_a_replacement_may_have_the_name_of_what_it_replaces() -> None:
+    sessions = trees()
+    tree = sessions.find("s", "")
+    assert tree is not None
+    root = begun(tree, "a", [1, 2])
+    tree.finish(root)
+    below = begun(tree, "b", [3], Place("a"))
+    again = tree.plan("b", [4, 5], Place("a", replace=True), nothing, None)
+    assert root.children == [below]
+    assert sessions.stock.num_tokens == 3
+    tree.begin(again)
+    assert root.children == [again]
+    assert sessions.stock.num_tokens == 4
+    assert again.prompt() == [1, 2, 4, 5]
+    with pytest.raises(ClientError, match="earlier request"):
+        tree.plan("a", [6], Place("a", replace=True), nothing, None)
 
 
 def test_an_abort_reaches_its_own_tenant_only() -> None:

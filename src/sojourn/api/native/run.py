@@ -136,13 +136,15 @@ class NativeRun:
     async def _start_in_tree(self, live: LiveRequest, tree: TreeSession, asked: SessionParamsBody) -> None:
         place = Place(asked.rid, asked.offset or 0, bool(asked.replace), bool(asked.drop_previous_output))
         bos_id = self._front.text.tokenizer.config.bos_id
-        node = tree.begin(self.job.rid, self.job.ids, place, live.abort, bos_id)
+        node = tree.plan(self.job.rid, self.job.ids, place, live.abort, bos_id)
+        ids = node.prompt()
+        if not ids:
+            raise ClientError(NOTHING_TO_RUN, param=self.job.input_field)
+        self._check_total(len(ids))
+        command = self._command(ids)
+        tree.begin(node)
         try:
-            ids = node.prompt()
-            if not ids:
-                raise ClientError(NOTHING_TO_RUN, param=self.job.input_field)
-            self._check_total(len(ids))
-            await self._start(live, self._command(ids))
+            await self._start(live, command)
         except BaseException:
             tree.remove(node)
             raise

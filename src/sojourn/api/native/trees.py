@@ -40,7 +40,13 @@ class Node:
     abort: Callable[[], None]
     output: Sequence[int] = ()
     is_running: bool = True
+    replaces: bool = False
     children: "list[Node]" = field(default_factory=list, repr=False)
+
+    @property
+    def num_tokens(self) -> int:
+        """Kept for it; an output counts once it has ended."""
+        return len(self.own) + (0 if self.is_running else len(self.output))
 
     def prompt(self) -> list[int]:
         line: list[Node] = []
@@ -89,30 +95,35 @@ class TreeSession:
     def is_running(self) -> bool:
         return any(node.is_running for node in self._nodes.values())
 
-    def begin(self, rid: str, ids: Sequence[int], place: Place, abort: Callable[[], None], bos_id: int | None) -> Node:
-        """A new, running node. Raises ClientError with nothing changed; a replacement ends what it replaces."""
+    def plan(self, rid: str, ids: Sequence[int], place: Place, abort: Callable[[], None], bos_id: int | None) -> Node:
+        """A node for `begin`: its prompt may be looked at first. Changes nothing; raises ClientError where none may be."""
         parent = self._parent(place)
-        if place.replace:
-            self._clear(list(self._nodes.values()) if parent is None else [*parent.family()][1:])
-            if parent is not None and parent.is_running:
-                parent.abort()
-        if rid in self._nodes:
+        replaced = self._replaced_at(parent) if place.replace else []
+        earlier = self._nodes.get(rid)
+        if earlier is not None and earlier not in replaced:
             raise ClientError(f"rid {rid} is the name of an earlier request of this session", param="rid")
-        if len(self._nodes) >= NODES_MAX:
+        if len(self._nodes) - len(replaced) >= NODES_MAX:
             raise ClientError(
                 f"the session has {NODES_MAX:,} requests, as many as one may have", param="session_params"
             )
-        if self._stock.num_tokens >= TOKENS_MAX:
+        if self._stock.num_tokens - sum(node.num_tokens for node in replaced) >= TOKENS_MAX:
             raise LimitError(f"sessions keep {TOKENS_MAX:,} tokens already; close some", code="too_many_sessions")
         own = array("i", ids)
         if parent is not None and own and own[0] == bos_id:
             del own[0]
-        self._stock.num_tokens += len(own)
-        node = Node(rid, parent, _kept(parent, place), own, abort)
+        return Node(rid, parent, _kept(parent, place), own, abort, replaces=place.replace)
+
+    def begin(self, node: Node) -> None:
+        """It runs. What it replaces is ended and forgotten."""
+        parent = node.parent
+        if node.replaces:
+            self._clear(self._replaced_at(parent))
+            if parent is not None and parent.is_running:
+                parent.abort()
+        self._stock.num_tokens += len(node.own)
         if parent is not None:
             parent.children.append(node)
-        self._nodes[rid] = node
-        return node
+        self._nodes[node.rid] = node
 
     def finish(self, node: Node) -> None:
         """Its request has ended; what it said so far is its output."""
@@ -125,7 +136,7 @@ class TreeSession:
         """As if it had never been asked for."""
         if self._nodes.get(node.rid) is node:
             del self._nodes[node.rid]
-            self._stock.num_tokens -= len(node.own) + (0 if node.is_running else len(node.output))
+            self._stock.num_tokens -= node.num_tokens
         if node.parent is not None and node in node.parent.children:
             node.parent.children.remove(node)
 
@@ -143,6 +154,9 @@ class TreeSession:
         if parent.is_running and not place.replace:
             raise ClientError("Session request is appending to a request that hasn't finished.", param="session_params")
         return parent
+
+    def _replaced_at(self, parent: Node | None) -> list[Node]:
+        return list(self._nodes.values()) if parent is None else [*parent.family()][1:]
 
     def _clear(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
