@@ -39,7 +39,7 @@ def test_its_pages_are_shown_and_come_back(guessing: Server) -> None:
     own = guessing.http.get(f"/v1/sessions/{session}").json()["pages"]
     assert own["draft"] == {"own": draft["idle"], "leased": 0}
     assert until(guessing, "sojourn_kv_pages", draft["idle"], pool="draft", state="session_idle") == draft["idle"]
-    assert "draft 128" in guessing.stderr(), "said at the start"
+    assert guessing.lines_with("draft 128"), "said at the start"
     guessing.http.delete(f"/v1/sessions/{session}").raise_for_status()
     assert guessing.http.get("/v1/pools").json()["pools"][1]["idle"] == 0
     assert alone(guessing, ids(40), 24) == said

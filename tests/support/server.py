@@ -87,7 +87,8 @@ class Server:
 
     def pid_of(self, part: str) -> int:
         """The process of the front or the engine that was started last."""
-        return int(re.findall(rf"the {part} is process (\d+)", self.stderr())[-1])
+        line = self.lines_with(f"the {part} is process ")[-1]
+        return int(re.findall(r"is process (\d+)", line)[-1])
 
     def kill(self, part: str) -> None:
         os.kill(self.pid_of(part), signal.SIGKILL)
