@@ -1,12 +1,13 @@
 """Server-sent events without a server: quiet streams are kept alive, clients that leave end them, closing happens once."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from sojourn.api.streaming import DONE, KEEP_ALIVE, ClientGoneError, EventStream, while_connected
+from sojourn.api.streaming import DONE, KEEP_ALIVE, ClientGoneError, EventStream, event_of, while_connected
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -105,3 +106,10 @@ def test_work_is_cancelled_when_the_client_leaves() -> None:
         assert was_cancelled.is_set()
 
     asyncio.run(story())
+
+
+def test_an_event_is_one_line_to_whoever_splits_by_more_than_line_feeds() -> None:
+    text = "".join(map(chr, (*range(0x100), 0x2028, 0x2029, 0x1F600)))
+    first, *rest = event_of({"text": text}).decode().splitlines()
+    assert rest == [""]
+    assert json.loads(first.removeprefix("data: ")) == {"text": text}

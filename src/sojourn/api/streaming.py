@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import TypeVar
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,6 +15,9 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+# Ends of lines to Unicode, though neither to JSON nor to server-sent events. Clients that split by them (httpx's `iter_lines`
+# does) would cut an event in two. Within JSON they occur in strings only.
+_LINE_ENDS = tuple((end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029")
 # For the OpenAPI document of a route that answers with events where the body asks for them.
 EVENT_SCHEMA: dict[str, object] = {
     "type": "object",
@@ -22,6 +26,18 @@ EVENT_SCHEMA: dict[str, object] = {
     "required": ["data"],
 }
 STREAMED: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}}
+
+
+def json_of(fields: object) -> bytes:
+    """In one line, by whatever a client takes for a line."""
+    data = msgspec.json.encode(fields)
+    for end, escape in _LINE_ENDS:
+        data = data.replace(end, escape)
+    return data
+
+
+def event_of(fields: object) -> bytes:
+    return b"data: " + json_of(fields) + b"\n\n"
 
 
 class ClientGoneError(Exception):

@@ -17,7 +17,7 @@ from sojourn.api.native.faults import NativeRoute, native_fault
 from sojourn.api.native.job import jobs_of
 from sojourn.api.native.run import NativeDesk, NativeRun
 from sojourn.api.requests import asker_of, request_id_of
-from sojourn.api.streaming import DONE, EventStream, while_connected
+from sojourn.api.streaming import DONE, EventStream, event_of, while_connected
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError, SojournError
 
 ERRORS: dict[int | str, dict[str, object]] = {
@@ -130,16 +130,12 @@ async def _events(run: NativeRun, desk: NativeDesk) -> AsyncIterator[bytes]:
     try:
         await run.enter()
         async for chunk in run.chunks():
-            yield _event(chunk)
+            yield event_of(chunk)
     except SojournError as error:
         fault = native_fault(error)
         desk.front.metrics.rejected(fault)
-        yield _event(answers.refused(run.job.rid, fault.message, fault.status))
+        yield event_of(answers.refused(run.job.rid, fault.message, fault.status))
     yield DONE
-
-
-def _event(chunk: Json) -> bytes:
-    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
 def _add_control(router: APIRouter, desk: NativeDesk) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import msgspec
 from fastapi import Request, Response
 from pydantic import BaseModel
 
@@ -25,7 +24,7 @@ from sojourn.api.openai.runs import Outcome, Run
 from sojourn.api.openai.schemas import SharedBody
 from sojourn.api.openai.shown import Echo, Shown, ShownChoice, ShownToken
 from sojourn.api.requests import request_id_of
-from sojourn.api.streaming import DONE, EventStream, while_connected
+from sojourn.api.streaming import DONE, EventStream, event_of, json_of, while_connected
 from sojourn.core.errors import SojournError
 
 OBFUSCATED_SIZE = 64  # sizes of chunks are rounded up to a multiple of it
@@ -155,7 +154,7 @@ async def _events(asked: Asked) -> AsyncIterator[bytes]:
         if asked.body.includes_usage:
             yield _chunk(asked, [], usage_of(outcomes))
     except SojournError as error:
-        yield _event(fault_of(error, asked.front.settings.retry_after_s).body())
+        yield event_of(fault_of(error, asked.front.settings.retry_after_s).body())
     yield DONE
 
 
@@ -203,10 +202,6 @@ def _chunk(asked: Asked, choices: list[Fields], usage: objects.Usage | None = No
     if asked.body.includes_usage:
         fields["usage"] = None if usage is None else usage.model_dump()
     if asked.body.is_obfuscated:
-        size = -len(msgspec.json.encode(fields)) % OBFUSCATED_SIZE
+        size = -len(json_of(fields)) % OBFUSCATED_SIZE
         fields["obfuscation"] = (asked.front.world.new_id() + asked.front.world.new_id())[:size]
-    return _event(fields)
-
-
-def _event(fields: Fields) -> bytes:
-    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+    return event_of(fields)

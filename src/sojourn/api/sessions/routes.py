@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
 from sojourn.api import wire
@@ -16,7 +15,7 @@ from sojourn.api.schemas import SESSION_ID_PATTERN
 from sojourn.api.sessions import files, schemas
 from sojourn.api.sessions.dialogue import note_of, text_of
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
-from sojourn.api.streaming import DONE, STREAMED, EventStream, while_connected
+from sojourn.api.streaming import DONE, STREAMED, EventStream, event_of, while_connected
 from sojourn.core.errors import SojournError
 
 FILE_TYPE = "application/octet-stream"
@@ -214,18 +213,14 @@ async def _events(run: TurnRun) -> AsyncIterator[bytes]:
     """turn.started, delta ..., turn.ended (the whole turn), [DONE]; an error in between ends the stream."""
     try:
         if run.replayed is None:
-            yield _event({"type": "turn.started", "turn": run.turn, "prompt_tokens": run.prompt_tokens})
+            yield event_of({"type": "turn.started", "turn": run.turn, "prompt_tokens": run.prompt_tokens})
             async for piece in run.pieces():
                 delta: dict[str, object] = {"type": "delta", "text": piece.text, "token_ids": piece.token_ids}
                 if piece.samples:
                     delta["logprobs"] = [[sample.token, sample.logprob, sample.top] for sample in piece.samples]
-                yield _event(delta)
+                yield event_of(delta)
         result = run.replayed or run.result()
-        yield _event({"type": "turn.ended", **result.model_dump()})
+        yield event_of({"type": "turn.ended", **result.model_dump()})
     except SojournError as error:
-        yield _event({"type": "error", **fault_of(error).body()})
+        yield event_of({"type": "error", **fault_of(error).body()})
     yield DONE
-
-
-def _event(fields: dict[str, object]) -> bytes:
-    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
