@@ -168,6 +168,27 @@ def test_b10_who_goes_away_is_rid_of_within_two_steps(
     story(tmp_path, engine, address, tell)
 
 
+def test_probes_run_one_after_the_other(tmp_path: Path) -> None:
+    """They need no key, and are not counted against anyone's bound."""
+    address = f"ipc://{tmp_path}/engine"
+    engine = SteppedEngine(address)
+
+    async def tell(http: httpx.AsyncClient, app: ASGIApp) -> None:
+        paths = ["/health?deep=1", "/health_generate"] * 3
+        probes = [asyncio.create_task(http.get(path)) for path in paths]
+        for number in range(len(paths)):
+            await asyncio.to_thread(engine.at_gate.wait, GUARD_S)
+            engine.at_gate.clear()
+            await http.get("/live")  # all have been asked by now
+            told = engine.thread.call(lambda service: engine.world.world.loop.scheduler.statistics())
+            engine.permits.release()
+            statistics = await asyncio.wrap_future(told)
+            assert statistics.running + statistics.waiting <= 1, number
+        assert [(await probe).status_code for probe in probes] == [200] * len(paths)
+
+    story(tmp_path, engine, address, tell)
+
+
 @pytest.mark.parametrize("count", [1, 8])
 def test_b14_the_bound_of_a_pool_is_exact_and_told(tmp_path: Path, count: int) -> None:
     """Of a pool that is smaller than the context; a short request right behind is answered."""

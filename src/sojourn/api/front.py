@@ -63,6 +63,7 @@ class Front:
         self._live: Counter[str] = Counter()  # requests by tenant
         self._idle = asyncio.Event()
         self._idle.set()
+        self.probing = asyncio.Lock()  # probes need no key, so the engine has one at a time
 
     @property
     def text(self) -> TextSide:

@@ -55,7 +55,7 @@ async def health(request: Request, deep: Annotated[bool, Query()] = False) -> JS
     if not front.is_ready or not deep:
         return _status(front, front.is_ready)
     try:
-        await generate_one_token(front, request_id_of(request))
+        await while_connected(request, generate_one_token(front, request_id_of(request)))
     except SojournError as error:
         fault = fault_of(error)
         return JSONResponse(fault.body(), 503, dict(fault.headers))
@@ -63,10 +63,10 @@ async def health(request: Request, deep: Annotated[bool, Query()] = False) -> JS
 
 
 async def generate_one_token(front: Front, request_id: str) -> None:
-    """Raises what went wrong."""
+    """One probe after the other. Raises what went wrong."""
     token = front.text.card.vocab_size // 2
     command = wire.Start(None, "", [token], SamplingParams(), 1, ignore_eos=True)
-    async with front.generate(command, Asker(request_id)) as generation:
+    async with front.probing, front.generate(command, Asker(request_id)) as generation:
         await generation.finish()
 
 
