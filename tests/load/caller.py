@@ -6,6 +6,7 @@ Knows the length of its session before each request. Where a request was left, t
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
@@ -43,6 +44,7 @@ class Caller:
         self._id = ""
         self._tokens = 0
         self._turns = 0
+        self._trail: deque[tuple[str, int, int]] = deque(maxlen=8)  # what it did last, and what it knew before
         self._acts: list[tuple[int, str, Callable[[], Awaitable[None]]]] = [
             (8, "turn", self._turn),
             (8, "turn, streamed", self._streamed),
@@ -75,7 +77,14 @@ class Caller:
             name, act = self._rng.choices(
                 [(name, act) for _, name, act in self._acts], [weight for weight, _, _ in self._acts]
             )[0]
-            await act()
+            self._trail.append((name, self._tokens, self._turns))
+            try:
+                await act()
+            except UnexpectedError as error:
+                error.add_note(
+                    f"caller {self._number}: {[*self._trail]}, now {self._tokens} tokens, {self._turns} turns"
+                )
+                raise
             self._asking.done[name] += 1
         if self._id:
             await self._close()
