@@ -139,7 +139,11 @@ class Crash:
             if ready:
                 self.ready_after["all"].append(time.monotonic() - began)
                 self._check_files(temporary=(PREFIX,))
-            yield server
+            try:
+                yield server
+            except BaseException:
+                sys.stderr.write(f"after {self.kills}:\n{''.join(server.log)[-8000:]}")
+                raise
 
     def _meet(self, server: Server) -> None:
         """Everybody finds what there must be. After SIGTERM that is also the KV of a turn that had ended, but for a token."""
