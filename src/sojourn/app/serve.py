@@ -102,7 +102,8 @@ def serve(
     keeping.check()
     limits = Limits.of(sessions, limit)
     check_address(host, port, has_keys=api_key_file is not None)
-    check_rest(session_timeout, report_dir)
+    check_session_timeout(session_timeout)
+    check_report_dir(report_dir)
     key_file = None if api_key_file is None else str(api_key_file)
     front = FrontStart(-1, front_settings(shutdown_timeout, metrics_compat, limits), key_file, log_format)
     engine = EngineStart(
@@ -132,18 +133,21 @@ def check_address(host: str, port: int, *, has_keys: bool) -> None:
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
 
 
-def check_rest(session_timeout: float | None, report_dir: Path | None) -> None:
-    """Raise ClientError for a time that is none, and where no report could be left: better now than when it is needed."""
-    if session_timeout is not None:
-        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
-    if report_dir is None:
+def check_session_timeout(seconds: float | None) -> None:
+    if seconds is not None:
+        check_number("session_timeout", seconds, 0, 31_536_000, low_open=True)
+
+
+def check_report_dir(directory: Path | None) -> None:
+    """Raise ClientError where no report could be left: better now than when it is needed."""
+    if directory is None:
         return
     try:
-        report_dir.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(f"report_dir cannot be made: {error}", param="report_dir") from error
-    if not os.access(report_dir, os.W_OK):
-        raise ClientError(f"report_dir {report_dir} cannot be written to", param="report_dir")
+    if not os.access(directory, os.W_OK):
+        raise ClientError(f"report_dir {directory} cannot be written to", param="report_dir")
 
 
 def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> int:
