@@ -6,6 +6,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
 from tests.api.conftest import quiet
 from tests.api.test_sessions import Json, ids, open_session, turn
 from tests.support.server import Server, serving, write_tiny_gguf
@@ -20,7 +21,9 @@ PROMPTS: dict[str, Json] = {"ngram": {**PROMPT, "logit_bias": TWO_LETTERS}, "mod
 def guessing(models: Path, who: str, overlap: str, page_size: int, architecture: str = "llama") -> Iterator[Server]:
     model = write_tiny_gguf(models, architecture=architecture)
     size = ("--context", "2048", "--pool-tokens", "8192", "--chunk", "64", "--page-size", str(page_size))
-    guesser = str(model) if who == "model" else who
+    guesser = who
+    if who == "model":  # a smaller one: what it costs to guess is expected from its size
+        guesser = str(write_tiny_gguf(models, architecture=architecture, quantization=GGMLQuantizationType.Q8_0))
     with serving(models, *size, overlap, "--speculate", guesser, "--drafts-max", "6", model=model) as server:
         yield server
 

@@ -74,7 +74,7 @@ def geometric(rate: float, seed: int = 1) -> Callable[[int], int]:
 
 def test_drafts_that_are_always_right_get_as_many_as_there_may_be() -> None:
     turn = Turn(DraftPolicy(8), lambda _: 8, REAL).run(300)
-    assert turn.asked[-10:] == [8] * 10
+    assert turn.asked[-10:].count(8) >= 9, "but for a step now and then to compare with"
     assert turn.speedup > 3
 
 
@@ -97,6 +97,28 @@ def test_a_turn_is_never_slowed_down(rate: float, slope: float) -> None:
     speedups = [Turn(policy, geometric(rate, seed), slope).run(256).speedup for seed in range(6)]
     assert sum(speedups) / len(speedups) > 0.98
     assert min(speedups) > 0.95
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.7, 0.9])
+def test_what_drafts_really_cost_is_found_out_also_where_they_were_given_from_the_first_step(rate: float) -> None:
+    """All that was measured is steps with drafts, so all of it could be the level of the moment."""
+    policy = DraftPolicy(8)
+    Turn(policy, geometric(0.97), DEAR).run(500)
+    speedups = [Turn(policy, geometric(rate, seed), DEAR).run(256).speedup for seed in range(8)]
+    assert sum(speedups[4:]) / 4 > 0.97
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
+def test_a_drafter_that_is_known_to_be_dear_is_not_tried_out_at_length(rate: float) -> None:
+    policy = DraftPolicy(8, guess=DEAR)
+    assert Turn(policy, geometric(rate), DEAR + 0.17).run(100).speedup > 0.95
+    assert Turn(policy, geometric(rate), DEAR + 0.17).run(256).speedup > 0.97
+
+
+def test_where_drafts_are_given_for_long_a_step_goes_without_to_compare() -> None:
+    turn = Turn(DraftPolicy(8), lambda _: 8, REAL).run(9000)
+    late = turn.asked[300:]
+    assert 0.01 < late.count(0) / len(late) < 0.025
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7, 0.9])

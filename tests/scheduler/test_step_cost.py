@@ -76,6 +76,21 @@ def test_what_a_size_costs_now_wins_in_time() -> None:
     assert ratio(cost, 4) == pytest.approx(4, rel=0.05)
 
 
+def test_what_a_size_costs_is_learned_although_another_is_seldom_measured() -> None:
+    """Between two decodes there are many steps of nine rows, which look like a machine that has become slower."""
+    cost = StepCost()
+    for _ in range(6):
+        for _ in range(20):
+            cost.measured(9, 0.080)
+        cost.measured(1, 0.010)
+    assert ratio(cost, 9) == pytest.approx(8, rel=0.05)
+
+
+def test_what_a_guess_is_expected_to_cost_is_added_to_each_row() -> None:
+    cost = StepCost(guess=0.5)
+    assert ratio(cost, 3) == pytest.approx(ratio(StepCost(), 3) + 1.0)
+
+
 def test_a_clock_that_stands_still_says_nothing() -> None:
     cost = learned({1: 0.010, 4: 0.014})
     before = ratio(cost, 4)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+from gguf import GGMLQuantizationType
 
 from tests.support.model_files import GgufOptions, tiny_model, write_gguf
 
@@ -114,16 +115,25 @@ class Server:
         self._data.cleanup()
 
 
-def write_tiny_gguf(folder: Path, *, context: int = 8192, architecture: str = "llama") -> Path:
-    """A random model of a few kilobytes with a chat template: byte-level text, greedy answers that never change."""
+def write_tiny_gguf(
+    folder: Path,
+    *,
+    context: int = 8192,
+    architecture: str = "llama",
+    quantization: GGMLQuantizationType = GGMLQuantizationType.F32,
+) -> Path:
+    """A random model of a few kilobytes with a chat template: byte-level text, greedy answers that never change.
+
+    Quantised it is a quarter as large and mostly says the same.
+    """
     fields = {"{arch}.context_length": context, "tokenizer.chat_template": CHATML}
     model = tiny_model(architecture, seed=5)
     weights = dict(model.weights)
     weights["head"] = weights["head"].copy()
     weights["head"][-1] = np.float32(0)  # the end-of-turn token is never the likeliest
-    return write_gguf(
-        folder / f"tiny-{architecture}.gguf", type(model)(architecture, weights), GgufOptions(fields=fields)
-    )
+    width = "" if quantization is GGMLQuantizationType.F32 else f"-{quantization.name.lower()}"
+    name = f"tiny-{architecture}{width}.gguf"
+    return write_gguf(folder / name, type(model)(architecture, weights), GgufOptions(quantization, fields))
 
 
 @contextmanager

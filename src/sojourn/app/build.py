@@ -187,7 +187,7 @@ def build_parts(
 ) -> EngineParts:
     """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
-    guessing = speculation(options, draft)
+    guessing = speculation(options, model, draft)
     tier = None if disk is None else disk.tier(size.layout, lambda: seconds_per_token(loop.statistics()))
     inner = RadixCache(book, tier) if options.cache == "radix" else NoneCache(book)
     cache = SessionAwareCache(inner, drafts=guessing.drafts)

@@ -6,6 +6,7 @@ from sojourn.app.config import NGRAM, NO_DRAFTS, EngineOptions
 from sojourn.app.draft_side import DraftSide
 from sojourn.cache.drafts import DraftPool
 from sojourn.core.errors import law
+from sojourn.models.store import LoadedModel
 from sojourn.scheduler.drafting import DraftPolicy
 from sojourn.spec.ngram import NgramDrafter
 from sojourn.spec.protocol import Drafter
@@ -36,12 +37,13 @@ def guesser(options: EngineOptions) -> str:
     return options.speculate if options.speculate in (NO_DRAFTS, NGRAM) else "model"
 
 
-def speculation(options: EngineOptions, draft: DraftSide | None) -> Speculation:
-    """`draft`: the model that `speculate` names, if it names one."""
+def speculation(options: EngineOptions, target: LoadedModel, draft: DraftSide | None) -> Speculation:
+    """`draft`: the model that `speculate` names, if it names one. A decode is bound by the bytes of its weights."""
     if options.speculate == NO_DRAFTS:
         return Speculation()
     if options.speculate == NGRAM:
         return Speculation(NgramDrafter(), DraftPolicy(options.drafts_max))
     law(draft is not None, "nobody has loaded %s", options.speculate)
     assert draft is not None
-    return Speculation(draft.drafter(), DraftPolicy(options.drafts_max), draft.pool())
+    guess = draft.model.info.weight_bytes_total / target.info.weight_bytes_total
+    return Speculation(draft.drafter(), DraftPolicy(options.drafts_max, guess), draft.pool())

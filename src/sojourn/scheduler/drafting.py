@@ -32,6 +32,8 @@ _PROBE_SHARE = 0.015  # of the time, at most, for probes
 _SAVED_MAX = 4.0  # decodes
 _RARITY_MAX = 16  # times rarer, after as many probes that failed
 _ALL_STOOD = 12  # rounds in a row, before more are tried
+_COMPARE_FIRST = 2  # steps with drafts, after which one goes without
+_COMPARE_MAX = 48  # each time twice as many, up to so many
 
 
 class _Trials:
@@ -68,12 +70,15 @@ class Acceptance:
 class DraftPolicy:
     """One per engine: what is learned of costs and of drafts in general is everybody's."""
 
-    def __init__(self, drafts_max: int) -> None:
+    def __init__(self, drafts_max: int, guess: float = 0.0) -> None:
+        """`guess`: what it may cost to make a draft, in decodes, until it is measured."""
         law(drafts_max >= 0, "%d drafts at most", drafts_max)
         self.drafts_max = drafts_max
-        self._cost = StepCost()
+        self._cost = StepCost(guess)
         self._saved = 0.0  # decodes that probes may cost
         self._general = _Trials(drafts_max, _MEMORY_OF_ALL)
+        self._compare_after = _COMPARE_FIRST
+        self._compare_in = _COMPARE_FIRST
 
     def acceptance(self) -> Acceptance:
         """Of a new request: nothing is known but what holds in general."""
@@ -107,6 +112,11 @@ class DraftPolicy:
     def choose(self, asking: Sequence[tuple[Acceptance, int]]) -> list[int]:
         """The most drafts of each sequence that decodes in the step, given how many it has room for."""
         chosen = self._best([(acceptance, self._most(acceptance, room)) for acceptance, room in asking])
+        if any(chosen):
+            self._compare_in -= 1
+            if self._compare_in < 0:
+                self._compare_in = self._compare_after = min(2 * self._compare_after, _COMPARE_MAX)
+                return [0] * len(chosen)
         is_probing = False
         for index, (acceptance, room) in enumerate(asking):
             if chosen[index] > 0:
