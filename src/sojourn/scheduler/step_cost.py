@@ -74,13 +74,13 @@ class StepCost:
             insort(self._sizes, rows)
 
     def _learn(self, rows: int, smaller: int, surprise: float) -> None:
-        """`rows` rows took so much more beside `smaller` than was believed. Those that were measured beside it follow."""
+        """`rows` rows took so much more beside `smaller` than was believed. What smaller ones cost may be known better
+        meanwhile: that goes into all of its measurements."""
         ratio = surprise * self.relative(rows) / self.relative(smaller)
         self._shares[rows].append(_Share(smaller, ratio / self._expected(rows)))
-        for size in self._sizes[bisect_left(self._sizes, rows) :]:
-            self._medians[size] = median(
-                [share.value * (self.relative(share.beside) if share.beside else 1) for share in self._shares[size]]
-            )
+        self._medians[rows] = median(
+            [share.value * (self.relative(share.beside) if share.beside else 1) for share in self._shares[rows]]
+        )
 
     def relative(self, rows: int) -> float:
         """The time of a step of `rows` rows in a unit of its own: good for ratios only. Between two measured sizes it is
