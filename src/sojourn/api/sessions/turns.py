@@ -119,6 +119,7 @@ class TurnRun:
         self._dialogue: Dialogue | None = None
         self._note: Note | None = None
         self._ids: list[int] = []
+        self._is_recorded = False
 
     async def enter(self) -> None:
         """Started, or known to be a repetition; raises what it is refused for, with nothing left behind."""
@@ -159,11 +160,12 @@ class TurnRun:
                 self._desk.forget(self.session_id, self.namespace)
                 raise
             self._note, self._ids = note, ids
-            self._stack.callback(self._forget_unless_ended)
+            self._stack.callback(self._forget_unless_recorded)
             return
 
-    def _forget_unless_ended(self) -> None:
-        if self._generation is None or not self._generation.has_ended:
+    def _forget_unless_recorded(self) -> None:
+        """It may also have ended and not been recorded: its client left before it was told the end."""
+        if not self._is_recorded:
             self._desk.forget(self.session_id, self.namespace)
 
     async def _is_repetition(self, dialogue: Dialogue, number: int, fingerprint: bytes) -> bool:
@@ -247,6 +249,7 @@ class TurnRun:
         assert generation is not None
         assert dialogue is not None
         assert note is not None
+        self._is_recorded = True
         end = generation.end
         if end.reason == "abort":
             return
