@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.api.conftest import quiet
 from tests.api.test_sessions import GREEDY, Json, events_of, ids, open_session, turn
-from tests.support.server import GUARD_S, Server, serving
+from tests.support.server import GUARD_S, Server, eventually, serving
 
 from sojourn.client.sync import Client
 
@@ -33,11 +33,14 @@ def sample(server: Server, name: str, **labels: str) -> float:
 
 
 def until(server: Server, name: str, least: float, **labels: str) -> float:
-    for _ in range(2000):
-        value = sample(server, name, **labels)
-        if value >= least:
-            return value
-    raise AssertionError(f"{name} {labels} stayed below {least}")
+    seen: list[float] = []
+
+    def is_there() -> bool:
+        seen.append(sample(server, name, **labels))
+        return seen[-1] >= least
+
+    eventually(is_there, f"{name} {labels} stayed below {least}")
+    return seen[-1]
 
 
 # -- disconnections
@@ -229,9 +232,7 @@ def test_sigterm_lets_running_turns_finish_and_takes_no_new_ones(models: Path) -
             events = events_of(response)
             next(events)
             server.process.send_signal(signal.SIGTERM)
-            for _ in range(2000):
-                if server.http.get("/ready").status_code == 503:
-                    break
+            eventually(lambda: server.http.get("/ready").status_code == 503, "still ready")
             refused = server.http.post(f"/v1/sessions/{other}/turns", json={"text": "Now?"})
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
@@ -252,9 +253,7 @@ def test_a_second_sigterm_ends_at_once(models: Path) -> None:
             events = events_of(response)
             next(events)
             server.process.send_signal(signal.SIGTERM)
-            for _ in range(2000):
-                if server.http.get("/ready").status_code == 503:
-                    break
+            eventually(lambda: server.http.get("/ready").status_code == 503, "still ready")
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(GUARD_S) == 1
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,13 @@ CHATML = (
     "{% for m in messages %}{{ '[' + m.role + ':' + m.content + ']' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant:' }}{% endif %}"
 )
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Ask again until it holds. What others count comes with their next word, however long that takes on a busy machine."""
+    ends_at = time.monotonic() + GUARD_S
+    while not holds():
+        assert time.monotonic() < ends_at, what
 
 
 class Server:
