@@ -15,6 +15,7 @@ import zmq
 from starlette.types import ASGIApp, Message
 from tests.api.test_link import CARD, GUARD_S, EngineHere
 from tests.support.text import tiny_tokenizer
+from tests.support.ticks import tick
 
 from sojourn.api import wire
 from sojourn.api.app import make_app
@@ -185,6 +186,26 @@ def test_probes_run_one_after_the_other(tmp_path: Path) -> None:
             statistics = await asyncio.wrap_future(told)
             assert statistics.running + statistics.waiting <= 1, number
         assert [(await probe).status_code for probe in probes] == [200] * len(paths)
+
+    story(tmp_path, engine, address, tell)
+
+
+@pytest.mark.parametrize("kinds", [(True, False), (False, True), (False, False), (True, True)])
+def test_of_two_sessions_of_one_name_that_are_opened_at_once_one_is(tmp_path: Path, kinds: tuple[bool, bool]) -> None:
+    """A tree and an append-only one are kept in different places."""
+    address = f"ipc://{tmp_path}/engine"
+    engine = EngineHere(address, card=CARD_WITH_TEXT)
+
+    async def tell(http: httpx.AsyncClient, app: ASGIApp) -> None:
+        with engine.held():
+            asked = [{"capacity_of_str_len": 1, "session_id": "same", "streaming": kind} for kind in kinds]
+            opening = [asyncio.create_task(http.post("/open_session", json=body)) for body in asked]
+            for _ in range(100):
+                await tick()
+        assert sorted([(await answer).status_code for answer in opening]) == [200, 400]
+        assert (await http.post("/close_session", json={"session_id": "same"})).status_code == 200
+        generate = {"input_ids": [3], "session_params": {"id": "same"}}
+        assert "does not exist" in (await http.post("/generate", json=generate)).text
 
     story(tmp_path, engine, address, tell)
 

@@ -16,8 +16,8 @@ from sojourn.api.auth import Keys
 from sojourn.api.envelope import Envelope
 from sojourn.api.errors import Fault, fault_of, type_of, validation_fault
 from sojourn.api.front import Front
+from sojourn.api.native.desk import NativeDesk
 from sojourn.api.native.routes import native_router
-from sojourn.api.native.run import NativeDesk
 from sojourn.api.openai.routes import openai_router
 from sojourn.api.schemas import ErrorBody
 from sojourn.api.sessions.routes import sessions_router

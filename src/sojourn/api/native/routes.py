@@ -13,9 +13,10 @@ from sojourn.api.errors import fault_of
 from sojourn.api.health import generate_one_token
 from sojourn.api.native import answers, schemas
 from sojourn.api.native.answers import Json
+from sojourn.api.native.desk import NativeDesk
 from sojourn.api.native.faults import NativeRoute, native_fault
 from sojourn.api.native.job import jobs_of
-from sojourn.api.native.run import NativeDesk, NativeRun
+from sojourn.api.native.run import NativeRun
 from sojourn.api.requests import asker_of, request_id_of
 from sojourn.api.streaming import DONE, EventStream, event_of, while_connected
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError, SojournError
@@ -46,14 +47,7 @@ def _add_sessions(router: APIRouter, desk: NativeDesk) -> None:
         front.check_open()
         name = body.session_id or front.world.new_id()
         try:
-            if body.streaming:
-                if desk.trees.find(name, principal.tenant) is not None:
-                    raise ConflictError(f"session {name} is open already")
-                await front.link.ask(wire.OpenSession(name, principal.tenant, body.timeout), wire.SessionInfo)
-            else:
-                if not await desk.missing(name, principal.tenant):
-                    raise ConflictError(f"session {name} is open already")
-                desk.trees.open(name, principal.tenant, body.timeout)
+            await desk.open(name, principal.tenant, body.timeout, streaming=bool(body.streaming))
         except ConflictError as error:
             raise ClientError(
                 "Failed to open the session. Check if a session with the same id is still open.", param="session_id"

@@ -6,44 +6,27 @@ Refusals are said in the dialect's words. Owns what it entered; knows no HTTP.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 
 from sojourn.api import wire
 from sojourn.api.account import Asker
-from sojourn.api.front import Front
 from sojourn.api.generation import Generation
 from sojourn.api.input_field import input_named
 from sojourn.api.native.answers import Answer, Json
+from sojourn.api.native.desk import NativeDesk
 from sojourn.api.native.job import Job
-from sojourn.api.native.live import LiveRequest, LiveRequests
+from sojourn.api.native.live import LiveRequest
 from sojourn.api.native.schemas import SessionParamsBody
-from sojourn.api.native.trees import Place, TreeSession, TreeSessions
+from sojourn.api.native.trees import Place, TreeSession
 from sojourn.api.off_loop import SCORED, off_loop
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 
 logger = logging.getLogger("sojourn.front")
 NOTHING_TO_RUN = "A session request must contain input tokens after restoring history."
 BUSY = "Streaming session already has an active request."
-
-
-class NativeDesk:
-    """What the runs of one front share. `forget` is told of sessions whose history changed under other surfaces."""
-
-    def __init__(self, front: Front, forget: Callable[[str, str], None]) -> None:
-        self.front = front
-        self.forget = forget
-        self.live = LiveRequests()
-        self.trees = TreeSessions(front.world.clock)
-
-    async def missing(self, session_id: str, namespace: str) -> bool:
-        try:
-            await self.front.link.ask(wire.ShowSession(session_id, namespace), wire.SessionInfo)
-        except NotFoundError:
-            return True
-        return False
 
 
 class NativeRun:

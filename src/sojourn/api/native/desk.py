@@ -1,0 +1,52 @@
+"""What all requests of this dialect share: who is alive, and sessions of both kinds by name. Knows no HTTP."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sojourn.api import wire
+from sojourn.api.front import Front
+from sojourn.api.native.live import LiveRequests
+from sojourn.api.native.trees import TreeSessions
+from sojourn.core.errors import ConflictError, NotFoundError
+
+
+class NativeDesk:
+    """What the runs of one front share. `forget` is told of sessions whose history changed under other surfaces."""
+
+    def __init__(self, front: Front, forget: Callable[[str, str], None]) -> None:
+        self.front = front
+        self.forget = forget
+        self.live = LiveRequests()
+        self.trees = TreeSessions(front.world.clock)
+        self._opening: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def _opening_of(self, session_id: str, namespace: str) -> Iterator[None]:
+        """The name is ours inside: the engine is asked meanwhile. ConflictError while it is somebody else's."""
+        key = namespace, session_id
+        if key in self._opening:
+            raise ConflictError(f"session {session_id} is being opened", param="session_id")
+        self._opening.add(key)
+        try:
+            yield
+        finally:
+            self._opening.discard(key)
+
+    async def open(self, session_id: str, namespace: str, timeout_s: float | None, *, streaming: bool) -> None:
+        """Raises ConflictError if one of that name is open or being opened, of either kind."""
+        with self._opening_of(session_id, namespace):
+            if streaming:
+                if self.trees.find(session_id, namespace) is not None:
+                    raise ConflictError(f"session {session_id} is open already", param="session_id")
+                await self.front.link.ask(wire.OpenSession(session_id, namespace, timeout_s), wire.SessionInfo)
+                return
+            if not await self._missing(session_id, namespace):
+                raise ConflictError(f"session {session_id} is open already", param="session_id")
+            self.trees.open(session_id, namespace, timeout_s)
+
+    async def _missing(self, session_id: str, namespace: str) -> bool:
+        try:
+            await self.front.link.ask(wire.ShowSession(session_id, namespace), wire.SessionInfo)
+        except NotFoundError:
+            return True
+        return False
