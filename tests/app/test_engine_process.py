@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.app.engine_process import _leave_report
-from sojourn.app.serve import check_report_dir
+from sojourn.app.serve import made_report_dir
 from sojourn.core.errors import ClientError
 from sojourn.engine.thread import EngineStoppedError
 
@@ -22,7 +22,7 @@ def test_a_report_that_cannot_be_written_is_said_and_raises_nothing(
 
 
 def test_a_report_lies_where_it_was_asked_for(tmp_path: Path) -> None:
-    check_report_dir(tmp_path / "new" / "reports")
+    made_report_dir(tmp_path / "new" / "reports")
     _leave_report(STOPPED, str(tmp_path / "new" / "reports"))
     (path,) = (tmp_path / "new" / "reports").iterdir()
     assert path.read_text() == "page 7\n"
@@ -31,5 +31,5 @@ def test_a_report_lies_where_it_was_asked_for(tmp_path: Path) -> None:
 def test_a_place_that_can_have_no_reports_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ClientError) as caught:
-        check_report_dir(tmp_path / "file")
+        made_report_dir(tmp_path / "file")
     assert caught.value.param == "report_dir"

@@ -103,7 +103,6 @@ def serve(
     limits = Limits.of(sessions, limit)
     check_address(host, port, has_keys=api_key_file is not None)
     check_session_timeout(session_timeout)
-    check_report_dir(report_dir)
     key_file = None if api_key_file is None else str(api_key_file)
     front = FrontStart(-1, front_settings(shutdown_timeout, metrics_compat, limits), key_file, log_format)
     engine = EngineStart(
@@ -112,7 +111,7 @@ def serve(
         options=options,
         session_timeout_s=session_timeout,
         limits=limits,
-        report_dir=None if report_dir is None else str(report_dir),
+        report_dir=made_report_dir(report_dir),
         log_format=log_format,
         keeping=keeping,
         access=f"from {key_file}" if key_file else "none: this machine only",
@@ -138,16 +137,17 @@ def check_session_timeout(seconds: float | None) -> None:
         check_number("session_timeout", seconds, 0, 31_536_000, low_open=True)
 
 
-def check_report_dir(directory: Path | None) -> None:
-    """Raise ClientError where no report could be left: better now than when it is needed."""
+def made_report_dir(directory: Path | None) -> str | None:
+    """The folder, made if need be. ClientError where no report could be left: better now than when it is needed."""
     if directory is None:
-        return
+        return None
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(f"report_dir cannot be made: {error}", param="report_dir") from error
     if not os.access(directory, os.W_OK):
         raise ClientError(f"report_dir {directory} cannot be written to", param="report_dir")
+    return str(directory)
 
 
 def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> int:
