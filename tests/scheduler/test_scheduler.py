@@ -59,14 +59,15 @@ def test_chunks_do_not_change_the_output(cache: str, page_size: int, window: int
 
 def test_running_decodes_share_their_steps_with_chunks_of_a_prompt() -> None:
     world = World(WorldConfig(chunk_tokens_max=16, step_tokens_max=20))
-    decoding = world.submit(prompt_of(10), 12)
+    decoding = world.submit(prompt_of(20), 12)
+    world.step()
     world.step()
     prefilling = world.submit(prompt_of(40, salt=1), 4)
     world.step()
     assert world.backend.row_counts[-1] == 1 + 16
     assert world.backend.batch_sizes[-1] == 2
     world.run()
-    assert world.records[decoding].tokens == expected_tokens(prompt_of(10), 12)
+    assert world.records[decoding].tokens == expected_tokens(prompt_of(20), 12)
     assert world.records[prefilling].tokens == expected_tokens(prompt_of(40, salt=1), 4)
 
 
@@ -91,10 +92,10 @@ def test_a_crowd_gets_what_each_would_get_alone(cache: str, page_size: int, wind
     world = World(config_of(cache, page_size, window, seqs_max=8, step_tokens_max=48))
     prompts = [prompt_of(5 + 9 * salt, salt) for salt in range(20)]
     sampling = SamplingParams(temperature=0.8, seed=7)
-    ids = [world.submit(prompt, 10, sampling=sampling) for prompt in prompts]
+    ids = [world.submit(prompt, 40, sampling=sampling) for prompt in prompts]
     world.run()
     for request_id, prompt in zip(ids, prompts, strict=True):
-        assert world.records[request_id].tokens == expected_tokens(prompt, 10, sampling)
+        assert world.records[request_id].tokens == expected_tokens(prompt, 40, sampling)
     assert max(world.backend.batch_sizes) == 8
     assert max(world.backend.row_counts) <= 48
     world.close()

@@ -127,6 +127,8 @@ class NoneCache:
         return self.could_obtain(self._wanted(length, terms), returning)
 
     def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        if request.holding is not None:
+            return self.could_obtain(self.book.pages_wanted(request.holding, length), ())
         return self.could_admit(request, length, 0, (), terms)
 
     def _wanted(self, length: int, terms: Terms) -> tuple[int, ...]:

@@ -185,7 +185,7 @@ class PrefixCache(Protocol):
         ...
 
     def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
-        """Whether there are pages for `admit`, at once or after the fence. Pure."""
+        """Whether there are pages for `admit`, or for `grow` if it runs, at once or after the fence. Pure."""
         ...
 
     def grow(self, request: CacheRequest, length: int) -> bool:

@@ -78,6 +78,8 @@ class RadixCache:
         return self.admit_within(request, length, len(request.reusable) - 1, terms)
 
     def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        if request.holding is not None:
+            return self.could_obtain(self.book.pages_wanted(request.holding, length), ())
         return self.could_admit(request, length, len(request.reusable) - 1, (), terms)
 
     def admit_within(self, request: CacheRequest, length: int, prefix_max: int, terms: Terms = ALONE) -> bool:

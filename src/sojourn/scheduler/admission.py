@@ -1,12 +1,13 @@
 """Whom of those who wait to try next, and on what terms: first come first served, but for who has little to compute.
 
     waiting, oldest first    [ A: refused ] [ B: long ] [ C: short ] [ D ]
-                                                          └─ is tried although A waits; A is then overtaken once
+                                                          └─ is tried although A waits
 
-A request that can be through its prompt in the step being planned may pass those that pages are short for. The head is not
-overtaken more than `OVERTAKEN_MAX` times: then all behind it wait, those that run end, and with nothing running it may have
-the whole pool. So the k-th in line is passed k times as often at most. A request that is refused yields for a while to what is kept for others, and then no longer. So neither
-waits for ever. Knows no pages; the cache says who fits.
+A request that can be through its prompt in the step being planned may pass those that pages are short for, however many
+do. But the head is not held up for want of pages for more than `HELD_UP_STEPS`: then all behind it wait, those that run
+end, and with nothing running it may have the whole pool. Who then is the head has as long again, and the k-th in line k times
+as long. A request that is refused yields for a while to what is kept for others, and then no longer. So neither waits for
+ever. Knows no pages; the cache says who fits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from sojourn.core.ids import StepId
 from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Refusal, Request, RequestState
 
-OVERTAKEN_MAX = 8
+HELD_UP_STEPS = 512  # many turns of few tokens, and about what a prompt of thousands takes beside them
 SEEN_MAX = 64  # of those that wait, the oldest: each that is tried costs a match
 RETRY_STEPS = 8  # between two tries when nothing has ended
 WAITING_FOR = ("no_pages", "batch_full", "fetching", "in_line")  # in line: behind others, or for tokens of a step
@@ -57,7 +58,7 @@ class Admission:
         for request in self._first():
             if is_fetching(request):
                 continue
-            if self._passed and self._passed[0].overtaken >= OVERTAKEN_MAX:
+            if self._passed and _held_up(self._passed[0], step) >= HELD_UP_STEPS:
                 return
             if self._may_try(request, step, len(self._passed)):
                 yield request
@@ -70,6 +71,10 @@ class Admission:
             request.put_off_in = self._round
         return is_short or not self._passed
 
+    def waits_for_tokens(self, request: Request) -> None:
+        """The step has no tokens for it, pages or not: older long prompts have them, which will be through."""
+        request.refusal = request.held_up_since = None
+
     def terms(self, request: Request, length: int, running: Iterable[Request], step: StepId) -> Terms:
         """For an admission up to `length` tokens: leave places for all that is known already, and yield for a while."""
         others, spare = 0, request.cached.num_tokens - length
@@ -78,21 +83,21 @@ class Admission:
             spare += max(0, other.cached.num_tokens - other.num_launched)
         refusal = request.refusal
         is_patient = refusal is None or step - refusal.since < PATIENCE_STEPS
-        yields = is_patient and request.num_retractions == 0 and request.overtaken < OVERTAKEN_MAX
+        yields = is_patient and request.num_retractions == 0 and _held_up(request, step) < HELD_UP_STEPS
         return Terms(spare, others, yields and others > 0)
 
-    def refused(self, request: Request, length: int, terms: Terms, step: StepId, *, waits_for_fence: bool) -> None:
-        """Pages are short for it. What waits behind the fence only may be free when the next step is planned."""
+    def refused(self, request: Request, length: int, terms: Terms, step: StepId, *, is_soon: bool) -> None:
+        """Pages are short for it. `is_soon`: try again with the next step, whatever ends."""
         since = step if request.refusal is None else request.refusal.since
-        retry_at = step if waits_for_fence else StepId(step + RETRY_STEPS)
+        retry_at = step if is_soon else StepId(step + RETRY_STEPS)
         request.refusal = Refusal(since, step, retry_at, self._round, length, terms)
+        if not self._passed and request.held_up_since is None:
+            request.held_up_since = step
 
     def admitted(self, request: Request) -> None:
-        """It leaves the line, past those before it that stay."""
-        if self._passed:
-            self._passed[0].overtaken += 1
+        """It leaves the line, maybe past those before it that stay."""
         self._waiting.remove(request)
-        request.refusal = None
+        request.refusal = request.held_up_since = None
         self.reopen()
 
     def by_reason(self, *, has_place: bool) -> dict[str, int]:
@@ -119,3 +124,8 @@ class Admission:
             return False
         refusal = request.refusal
         return refusal is None or refusal.round != self._round or step >= refusal.retry_at
+
+
+def _held_up(request: Request, step: StepId) -> int:
+    """Steps that pages have been short for it while it was the first in line."""
+    return 0 if request.held_up_since is None else step - request.held_up_since

@@ -15,35 +15,45 @@ class TokenBudget:
 
     tokens_left: int
     chunk_max: int
+    long_left: int | None = None  # of them, for all long prompts together; None: no bound
 
     def decode(self, tokens: int) -> None:
         """Take a decode's tokens (1, or 1 + drafts). They always fit: the budget covers every batch place."""
         law(tokens <= self.tokens_left, "%d decode tokens, %d left in the step", tokens, self.tokens_left)
         self.tokens_left -= tokens
 
-    def chunk(self, remaining: int) -> int:
-        """How many of a prompt's `remaining` tokens this step may run: 0 when the step is full. Takes nothing."""
-        return min(remaining, self.chunk_max, self.tokens_left)
+    def chunk(self, remaining: int, *, is_long: bool = False) -> int:
+        """How many of a prompt's `remaining` tokens this step may run: 0 when the step is full, or has no more for long
+        ones. Takes nothing.
+        """
+        most = min(remaining, self.chunk_max, self.tokens_left)
+        return most if self.long_left is None or not is_long else min(most, self.long_left)
 
-    def share_out(self, prompts: Sequence[int], *, keeps_door: bool) -> list[int]:
+    def share_out(self, prompts: Sequence[int], are_long: Sequence[bool], *, keeps_door: bool) -> list[int]:
         """Take tokens for running prompts with so much left to compute, oldest first: how many each may run.
 
         Half is the oldest's, so that it is not starved; then the shortest are served first, so that who has little to
-        compute need not wait for who has much; the oldest has what nobody else wants. `keeps_door`: a quarter is left for
-        whoever is admitted in this step.
+        compute need not wait for who has much; the oldest has what nobody else wants. Long ones stay within their bound.
+        `keeps_door`: a quarter is left for whoever is admitted in this step.
         """
         door = max(1, self.tokens_left // 4) if keeps_door else 0
-        left = max(0, self.tokens_left - door)
         given = [0] * len(prompts)
-        given[0] = min(prompts[0], self.chunk_max, -(-left // 2))
-        left -= given[0]
+
+        def give(index: int, most: int) -> None:
+            remaining = min(prompts[index], self.chunk_max) - given[index]
+            tokens = min(self.chunk(remaining, is_long=are_long[index]), max(0, most))
+            self.take(tokens, is_long=are_long[index])
+            given[index] += tokens
+
+        give(0, -(-(self.tokens_left - door) // 2))
         for index in sorted(range(1, len(prompts)), key=lambda index: prompts[index]):
-            given[index] = min(prompts[index], self.chunk_max, left)
-            left -= given[index]
-        given[0] += min(left, min(prompts[0], self.chunk_max) - given[0])
-        self.tokens_left -= sum(given)
+            give(index, self.tokens_left - door)
+        give(0, self.tokens_left - door)
         return given
 
-    def take(self, tokens: int) -> None:
-        law(0 < tokens <= self.tokens_left, "%d tokens taken of %d", tokens, self.tokens_left)
+    def take(self, tokens: int, *, is_long: bool = False) -> None:
+        law(0 <= tokens <= self.tokens_left, "%d tokens taken of %d", tokens, self.tokens_left)
         self.tokens_left -= tokens
+        if is_long and self.long_left is not None:
+            law(tokens <= self.long_left, "%d tokens taken of %d for long prompts", tokens, self.long_left)
+            self.long_left -= tokens

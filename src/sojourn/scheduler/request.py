@@ -97,7 +97,8 @@ class Request:
     outputs_at_admission: int = 0
     num_retractions: int = 0
     refusal: Refusal | None = None  # the last one since it began to wait
-    overtaken: int = 0  # admissions of younger ones while it was the first that waited
+    held_up_since: StepId | None = None  # pages are short for it, and it is the first that waits
+    is_long: bool = False  # its prompt takes many steps, as it looked when it was last tried
     put_off_in: int = -1  # the round of admission in which it was too long to pass others
     cached_tokens: int = 0  # prefix found at the first admission
     cached_source: str = "none"  # where it was found, in the cache's words

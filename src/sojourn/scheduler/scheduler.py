@@ -25,6 +25,7 @@ from sojourn.scheduler.admission import Admission, Blocked
 from sojourn.scheduler.budget import TokenBudget
 from sojourn.scheduler.drafting import Acceptance, DraftPolicy
 from sojourn.scheduler.flight import Flight, Launched
+from sojourn.scheduler.latency import LatencyBound
 from sojourn.scheduler.queue import WaitingQueue
 from sojourn.scheduler.request import Request, RequestState
 from sojourn.scheduler.retract import ForcedRetraction, youngest
@@ -97,6 +98,7 @@ class Scheduler:
         self._requests: dict[RequestId, Request] = {}
         self._waiting = WaitingQueue()
         self._admission = Admission(self._waiting)
+        self._latency = LatencyBound(config.chunk_tokens_max)
         self._running: list[Request] = []  # oldest arrival first
         self._flights: deque[Flight] = deque()
         self._free_seqs = [SeqId(seq) for seq in reversed(range(config.seqs_max))]
@@ -245,10 +247,13 @@ class Scheduler:
             else:
                 continue  # its last token is in flight
             shares.append(share)
+        others = sum(share.tokens for share in shares if share.tokens == 1 or not share.request.is_long)
+        budget.long_left = self._latency.rows_max(step, others)
         asks_door = bool(prompts) or self._policy is not None
         keeps_door = asks_door and bool(self._free_seqs) and self._admission.is_due(step)
         if prompts:
-            chunks = budget.share_out([share.tokens for share in prompts], keeps_door=keeps_door)
+            are_long = [share.request.is_long for share in prompts]
+            chunks = budget.share_out([share.tokens for share in prompts], are_long, keeps_door=keeps_door)
             for share, tokens in zip(prompts, chunks, strict=True):
                 share.tokens = tokens
         if self._policy is not None:
@@ -289,9 +294,11 @@ class Scheduler:
         """Pages for `length` tokens, retracting the youngest while they are short. False: `request` does not run now.
 
         Victims are younger than `request`, or itself. With a step in flight the pages of a victim are still fenced, so
-        one victim a step is enough.
+        one victim a step is enough, and none if what is fenced already will do.
         """
         while not self._cache.grow(request.cached, length):
+            if self._flights and self._cache.covers(request.cached, length):
+                return False  # they wait behind the fence
             if len(self._running) == 1:
                 law(bool(self._flights), "%s runs alone and %d tokens do not fit", request.request_id, length)
                 return False
@@ -307,25 +314,36 @@ class Scheduler:
             if not self._free_seqs:
                 return
             cached = request.cached
+            if request.is_long and budget.long_left == 0:  # as it was when last looked at; a match is not for nothing
+                self._admission.waits_for_tokens(request)
+                continue
             match = self._cache.match_prefix(cached.key, cached.reusable)
             prefix_len = match.prefix_len
-            chunk = budget.chunk(cached.num_tokens - prefix_len)
-            if chunk == 0:
-                return
-            length = prefix_len + chunk
             remaining = cached.num_tokens - prefix_len
-            if not self._admission.may_pass(request, is_short=chunk == remaining, is_long=remaining > budget.chunk_max):
+            request.is_long = not self._latency.is_short(remaining)
+            chunk = budget.chunk(remaining, is_long=request.is_long)
+            if budget.tokens_left == 0:
+                return
+            if chunk == 0:
+                self._admission.waits_for_tokens(request)
+                continue
+            length = prefix_len + chunk
+            takes_steps = remaining > (budget.chunk_max if budget.long_left is None else self._latency.short_max)
+            if not self._admission.may_pass(request, is_short=chunk == remaining, is_long=takes_steps):
                 continue
             terms = self._admission.terms(request, length, self._running, flight.step)
             if not self._cache.admit(cached, length, terms):
                 law(bool(self._running or self._flights), "%s fits an empty pool and is refused", request.request_id)
                 is_fenced = bool(self._flights) and self._cache.covers(cached, length, terms)
-                self._admission.refused(request, length, terms, flight.step, waits_for_fence=is_fenced)
+                is_soon = is_fenced or not request.is_long
+                self._admission.refused(request, length, terms, flight.step, is_soon=is_soon)
                 continue
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._admission.admitted(request)
             self._start(request, cached.source_of(match), match.miss)
-            budget.take(chunk)
+            budget.take(chunk, is_long=request.is_long)
+            if not request.is_long:
+                self._latency.short_ran(flight.step)
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
             works.append(flight.launch(request, chunk, self._cache.take_edits(cached), begins))
 
@@ -377,6 +395,8 @@ class Scheduler:
                 progress.append(Progress(request, (), Stop(FinishReason.LENGTH), known))
             elif known:
                 progress.append(Progress(request, (), known=known))
+        if result.num_rows:
+            self._latency.measured(result.num_rows, result.seconds)
         if self._policy is not None and flight.is_decode and result.num_rows:
             self._policy.measured(result.num_rows, result.seconds)
         return progress
@@ -443,7 +463,7 @@ class Scheduler:
         self._retracted_tokens += request.num_launched
         request.num_launched = request.drafts_in_flight = 0
         request.num_retractions += 1
-        request.is_published = False
+        request.is_published = request.is_long = False
         self._waiting.push(request)
         self._retractions += 1
         self._admission.reopen()

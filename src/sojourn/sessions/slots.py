@@ -116,6 +116,9 @@ class SessionAwareCache:
         return True
 
     def covers(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
+        if request.holding is not None:
+            wanted = self.book.pages_wanted(request.holding, length)
+            return self._inner.could_obtain(wanted, self._idle.holdings())
         slot = None if request.key.lineage is None else self._slots.get(request.key.lineage)
         rank = (request.key.priority, NEVER) if slot is None else slot.next_rank
         if slot is not None and slot.holding is not None:

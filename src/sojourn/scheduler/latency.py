@@ -1,0 +1,80 @@
+"""How many tokens of long prompts a step may carry while short ones come and go. Pure; learns what a step costs.
+
+    seconds of a step  =  what any step costs  +  rows x what a row costs        `row_worth` is the first over the second
+
+A turn of a few tokens waits for the step that runs, and then for its own. Both are short if no step has many rows of a prompt
+that takes many steps anyway. For a while after a short prompt was there it is therefore given as many rows as an empty
+step costs, or half of what all others in the step cost: so what a short turn waits for is at most about twice what it would
+be without, and a long prompt moves in every step. Knows no pages and no requests.
+"""
+
+from sojourn.core.ids import StepId
+
+SHORT_TOKENS = 64  # left to compute, at most, and in one chunk
+QUIET_STEPS = 64  # after the last short prompt: whoever talks will be back
+ROWS_MIN = 4  # below, a long prompt would take for ever
+_WORTH = 6.0  # until it is measured: a row is a sixth of a step of none
+_WORTH_MAX = 512.0
+_KEPT = 0.98  # of what was measured, with every step
+_HELD_UP = 2.0  # times what was expected: more is not the step's own doing
+_SPREAD_MIN = 4.0  # variance of rows, below which they say nothing of what a row costs
+_WEIGHT_MIN = 8.0
+
+
+class RowCost:
+    """A line through the steps of late, weighted by how late: least squares over decayed sums."""
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._seconds = self._squares = self._products = 0.0
+        self._worth = _WORTH
+
+    @property
+    def row_worth(self) -> float:
+        """Rows that cost as much as a step of none."""
+        return self._worth
+
+    def measured(self, rows: int, seconds: float) -> None:
+        if seconds <= 0:  # a clock that stands still says nothing
+            return
+        if self._weight > _WEIGHT_MIN:
+            expected = self._seconds / self._weight * (self._worth + rows) / (self._worth + self._rows / self._weight)
+            seconds = min(seconds, _HELD_UP * expected)
+        self._weight = _KEPT * self._weight + 1
+        self._rows = _KEPT * self._rows + rows
+        self._seconds = _KEPT * self._seconds + seconds
+        self._squares = _KEPT * self._squares + rows * rows
+        self._products = _KEPT * self._products + rows * seconds
+        mean, level = self._rows / self._weight, self._seconds / self._weight
+        spread = self._squares / self._weight - mean * mean
+        if self._weight < _WEIGHT_MIN or spread < _SPREAD_MIN:
+            return
+        slope = (self._products / self._weight - mean * level) / spread
+        if slope > 0:
+            self._worth = min(max(1.0, level / slope - mean), _WORTH_MAX)
+
+
+class LatencyBound:
+    """Told of short prompts and of what steps took; says how wide long prompts may make a step."""
+
+    def __init__(self, chunk_max: int) -> None:
+        self.short_max = min(SHORT_TOKENS, chunk_max)
+        self._cost = RowCost()
+        self._short_at: StepId | None = None
+
+    def is_short(self, remaining: int) -> bool:
+        """Whether somebody with so many tokens to compute is who others make room for."""
+        return remaining <= self.short_max
+
+    def short_ran(self, step: StepId) -> None:
+        """A short prompt has its place in `step`."""
+        self._short_at = step
+
+    def measured(self, rows: int, seconds: float) -> None:
+        self._cost.measured(rows, seconds)
+
+    def rows_max(self, step: StepId, others: int) -> int | None:
+        """For all long prompts together, beside `others` rows in `step`. None: nobody short was there of late."""
+        if self._short_at is None or step - self._short_at > QUIET_STEPS:
+            return None
+        worth = self._cost.row_worth
+        return max(ROWS_MIN, int(worth), int((worth + others) / 2))
