@@ -12,7 +12,7 @@ from tests.support.fake_backend import VOCAB_SIZE, FakeBackend, expected_tokens
 from sojourn.backends.protocol import Batch, BatchOutput
 from sojourn.core.ids import SeqId
 from sojourn.core.step import BegunSequence, Pool, SamplingParams, TableEdit, Work
-from sojourn.spec.draft_model import CATCH_UP, DraftModel
+from sojourn.spec.draft_model import CATCH_UP, EARNED, DraftModel
 from sojourn.spec.protocol import DraftAsk
 
 PAGE_SIZE = 4
@@ -140,15 +140,29 @@ def test_sequences_guess_together() -> None:
 
 def test_a_found_prefix_is_read_later_and_no_faster_than_the_target() -> None:
     rig = Rig()
-    prompt = [token % VOCAB_SIZE for token in range(300)]
-    target = Target(rig, 0, prompt, pages=90, found=299)
-    silent = 0
+    prompt = [token % VOCAB_SIZE for token in range(200)]
+    target = Target(rig, 0, prompt, pages=90, found=199)
+    said = 0
+    while not rig.backend.steps:
+        assert rig.step([target]) == [((), 0)]
+        said += 1
+    assert said - 1 == 200 // (EARNED - 1), "a short answer never pays for it"
+    silent = 1
     while not rig.step([target])[0][0]:
         silent += 1
         assert rig.backend.row_counts[-1] <= CATCH_UP
-    assert rig.backend.rows >= 299
-    assert silent == 300 // CATCH_UP - 1
+    assert rig.backend.rows >= 199
+    assert silent == (199 + said) // CATCH_UP - 1
     assert rig.step([target])[0][1] == 4
+
+
+def test_what_follows_a_found_prefix_is_not_read_beside_the_target() -> None:
+    """It would still be behind after it: each request on a shared prefix would pay, and have no guesses for it."""
+    rig = Rig()
+    prompt = [token % VOCAB_SIZE for token in range(120)]
+    far, near = Target(rig, 0, prompt, pages=40, found=90), Target(rig, 1, prompt, pages=40, found=40)
+    assert rig.step([far, near]) == [((), 0)] * 2
+    assert (rig.kv_len(far), rig.kv_len(near)) == (0, CATCH_UP)
 
 
 def test_a_sequence_nobody_asks_about_costs_nothing() -> None:

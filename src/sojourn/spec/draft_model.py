@@ -6,8 +6,9 @@
                                        ones as the guessing begins as far as the target said the same
 
 It follows the target: a chunk of a prompt is read beside the target's, in the same step. Where the target found a prefix
-whose KV this model has not, it reads as many tokens as the step computes, or a few more, until it has caught up, and is
-silent meanwhile. A sequence nobody asks about costs nothing beyond its prompt.
+whose KV this model has not, it is silent until that is read, a part with each step. That begins only once the answer is half
+as long as the prefix: most answers are over before guesses could bring in what reading a long history costs. A
+sequence nobody asks about costs nothing beyond its prompt.
 
 A rejected guess leaves wrong KV at its position and behind. Nothing undoes that, for nothing reads it: what is run next
 begins at `kv_len`, never past the first wrong position, and a row attends only to positions before it, each written anew
@@ -29,6 +30,7 @@ from sojourn.core.step import MODEL_POOLS, Pool, TokenArray, Work
 from sojourn.spec.protocol import DraftAsk
 
 CATCH_UP = 64  # tokens read in one step though the target computes fewer; what is left to read when guessing begins
+EARNED = 3  # tokens that may be left to read for each that was said, when reading begins
 
 _NO_EDITS: I32 = np.empty((0, 4), dtype=np.int32)
 _NO_ROWS: I32 = np.empty(0, dtype=np.int32)
@@ -41,6 +43,7 @@ class _Reading:
     kv_len: int
     pending: list[int]
     num_places: int = 0  # of its pages
+    num_said: int = 0  # since it began
     ahead: list[int] = field(default_factory=list)  # tokens whose KV lies at `kv_len` and behind, right or wrong
     edits: list[I32] = field(default_factory=list)  # of its page tables, to go with its next run
 
@@ -127,6 +130,7 @@ class DraftModel:
         if reading is None:
             return
         reading.pending += tokens
+        reading.num_said += len(tokens)
         right = 0
         for ahead, token in zip(reading.ahead, reading.pending[:-1], strict=False):
             if ahead != token:
@@ -162,7 +166,10 @@ class DraftModel:
     def _to_read(self, reading: _Reading, work: Work) -> int:
         """Tokens to read beside this work: with a chunk of a prompt, or because guesses are wanted and it is behind."""
         behind = len(reading.pending) - 1
-        is_wanted = len(work.tokens) > 1 or (work.drafts_max > 0 and behind >= CATCH_UP)
+        if len(work.tokens) > 1:
+            is_wanted = work.start - reading.kv_len <= CATCH_UP  # else it would be behind afterwards all the same
+        else:
+            is_wanted = work.drafts_max > 0 and CATCH_UP <= behind <= max(CATCH_UP, EARNED * reading.num_said)
         if not is_wanted:
             return 0
         return min(behind, max(len(work.tokens), CATCH_UP), reading.num_places - reading.kv_len)
