@@ -23,6 +23,7 @@ class FrontSettings:
     shutdown_timeout_s: float = 30.0
     retry_after_s: int = 1
     metrics_compat: MetricsCompat | None = None
+    is_strict: bool = False  # fields that nobody knows are refused on the OpenAI surfaces, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ SessionTimeoutOption = Annotated[
     float | None, typer.Option(help="Seconds of idleness after which a session is closed.")
 ]
 ReportDirOption = Annotated[Path | None, typer.Option(help="Where a broken law leaves its report, besides stderr.")]
+StrictOption = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse unknown fields on the OpenAI surfaces instead of naming them in a header."),
+]
 MetricsCompatOption = Annotated[MetricsCompat | None, typer.Option(help="Metrics by another server's names, too.")]
 EnableStreamingOption = Annotated[  # an option of the dialect; ours are always on
     bool, typer.Option("--enable-streaming-session", help="Accepted; streaming sessions are always on.")

@@ -23,6 +23,7 @@ from sojourn.app.cli_options import (
     ReportDirOption,
     SessionTimeoutOption,
     SpeculateOption,
+    StrictOption,
 )
 from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.disk_cache import DiskCacheBytesOption, DiskCacheOption
@@ -79,6 +80,7 @@ def serve(
     report_dir: ReportDirOption = None,
     log_format: Annotated[LogFormat, typer.Option(help="json: one object per line, each field by its name.")] = "text",
     metrics_compat: MetricsCompatOption = None,
+    strict: StrictOption = False,
 ) -> int:
     """Serve a model over HTTP. SIGTERM drains; a second one ends at once."""
     options = EngineOptions(
@@ -102,14 +104,15 @@ def serve(
     keeping.check()
     limits = Limits.of(sessions, limit)
     check_address(host, port, has_keys=api_key_file is not None)
-    check_session_timeout(session_timeout)
     key_file = None if api_key_file is None else str(api_key_file)
-    front = FrontStart(-1, front_settings(shutdown_timeout, metrics_compat, limits), key_file, log_format)
+    front = FrontStart(
+        -1, front_settings(shutdown_timeout, metrics_compat, limits, strict=strict), key_file, log_format
+    )
     engine = EngineStart(
         address="",
         model=model,
         options=options,
-        session_timeout_s=session_timeout,
+        session_timeout_s=checked_timeout(session_timeout),
         limits=limits,
         report_dir=made_report_dir(report_dir),
         log_format=log_format,
@@ -119,10 +122,12 @@ def serve(
     return run_both(host, port, front, engine)
 
 
-def front_settings(shutdown_timeout: float, compat: MetricsCompat | None, limits: Limits) -> FrontSettings:
+def front_settings(
+    shutdown_timeout: float, compat: MetricsCompat | None, limits: Limits, *, strict: bool
+) -> FrontSettings:
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=compat)
-    return replace(settings, tenant_requests_max=limits.tenant_turns)
+    return replace(settings, tenant_requests_max=limits.tenant_turns, is_strict=strict)
 
 
 def check_address(host: str, port: int, *, has_keys: bool) -> None:
@@ -132,9 +137,10 @@ def check_address(host: str, port: int, *, has_keys: bool) -> None:
         raise ClientError(f"listening on {host}, beyond this machine, needs --api-key-file", param="host")
 
 
-def check_session_timeout(seconds: float | None) -> None:
-    if seconds is not None:
-        check_number("session_timeout", seconds, 0, 31_536_000, low_open=True)
+def checked_timeout(session_timeout: float | None) -> float | None:
+    if session_timeout is not None:
+        check_number("session_timeout", session_timeout, 0, 31_536_000, low_open=True)
+    return session_timeout
 
 
 def made_report_dir(directory: Path | None) -> str | None:

@@ -1,12 +1,13 @@
 """Chat completions through the official client: shapes, streams, choices, sessions, refusals."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from tests.support.server import Server
+from tests.support.server import Server, serving
 
 pytestmark = pytest.mark.http_scenario
 HELLO: list[Any] = [{"role": "user", "content": "Hello?"}]
@@ -240,8 +241,6 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
         ({"audio": {"voice": "x", "format": "wav"}}, "audio", "unsupported_parameter"),
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
-        ({"best_of": 2}, "best_of", "unknown_parameter"),
-        ({"frobnicate": 1}, "frobnicate", "unknown_parameter"),
         ({"messages": []}, "messages", None),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role", "invalid_value"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "unsupported_value"),
@@ -292,3 +291,17 @@ def test_what_has_no_effect_is_accepted_and_named(server: Server, model: str) ->
     assert response.headers["x-ignored-parameters"] == "user, metadata, store, service_tier, verbosity"
     plain = server.http.post("/v1/chat/completions", json={"model": model, "messages": HELLO, "max_tokens": 1})
     assert "x-ignored-parameters" not in plain.headers
+
+
+def test_what_nobody_knows_is_named_and_refused_by_a_strict_server(server: Server, model: str, tmp_path: Path) -> None:
+    known = {"model": model, "messages": HELLO, "max_tokens": 1, "moderation": {"model": "x"}}
+    body = {**known, "frobnicate": 1, "x\r\ny: z": 2, "best_of": 3}
+    response = server.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-ignored-parameters"] == "moderation, frobnicate, x%0D%0Ay%3A%20z, best_of"
+    with serving(tmp_path, "--strict") as strict:
+        assert strict.http.post("/v1/chat/completions", json=known).status_code == 200
+        for path, said in (("chat/completions", {"messages": HELLO}), ("completions", {"prompt": "x"})):
+            refused = strict.http.post(f"/v1/{path}", json={"model": model, **said, "frobnicate": 1})
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"], error["code"]) == (400, "frobnicate", "unknown_parameter")

@@ -35,6 +35,7 @@ def add_chat(router: APIRouter, desk: SessionDesk) -> None:
         front, asker = desk.front, asker_of(request, principal_of(request, Role.USER).tenant)
         session_id = body.session(x_session_id)
         body.check()
+        body.check_known(is_strict=front.settings.is_strict)
         check_model(front, body.model)
         run = await _run(desk, asker, session_id, body)
         named = NamedRun(run, "messages")

@@ -29,6 +29,7 @@ def add_completions(router: APIRouter, desk: SessionDesk) -> None:
         """Continue the prompts, as they are. With a session the one prompt goes on with its history."""
         front, asker = desk.front, asker_of(request, principal_of(request, Role.USER).tenant)
         session_id = body.session(x_session_id)
+        body.check_known(is_strict=front.settings.is_strict)
         check_model(front, body.model)
         if body.max_tokens == 0 and (not body.echo or session_id is not None):
             raise ClientError("max_tokens is 0: only with echo, and without a session", param="max_tokens")

@@ -1,11 +1,13 @@
 """Bodies of the OpenAI surfaces: every field of theirs is honoured, accepted without effect (and the answer's header says
-so), or refused by name; ours come beside them. Unknown fields are refused.
+so), or refused by name; ours come beside them. A field that nobody knows is as one without effect: newer clients send what
+this server has not heard of. `serve --strict` refuses it. Inside messages and options unknown fields are always refused.
 """
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
+from urllib.parse import quote
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from sojourn.api.openai.refusals import INVALID_VALUE, UNSUPPORTED_VALUE, Unsupported, refusal
 from sojourn.api.schemas import SESSION_ID_PATTERN, TOKENS_MAX, Strict
@@ -29,7 +31,10 @@ IGNORED = (
     "reasoning_effort",
     "verbosity",
     "prediction",
+    "moderation",
+    "prompt_cache_options",
 )
+UNKNOWN_SHOWN = 16  # names in the header
 TOOLS = "tools and functions"
 
 
@@ -40,6 +45,8 @@ class StreamOptions(Strict):
 
 class SharedBody(Strict):
     """What completions and chat completions have in common."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str = Field(min_length=1, max_length=512, description="as GET /v1/models names it")
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX, description="choices; they share the prompt")
@@ -90,9 +97,22 @@ class SharedBody(Strict):
 
     @property
     def ignored(self) -> list[str]:
-        """The fields that were sent and have no effect."""
+        """The fields that were sent and have no effect; names that nobody knows as a header can carry them."""
         sent = self.model_dump(include=set(IGNORED), exclude_none=True)
-        return [name for name in IGNORED if name in sent]
+        return [name for name in IGNORED if name in sent] + [quote(name)[:64] for name in self.unknown[:UNKNOWN_SHOWN]]
+
+    @property
+    def unknown(self) -> list[str]:
+        """The fields that nobody knows, in the order they came."""
+        return list(self.model_extra or ())
+
+    def check_known(self, *, is_strict: bool) -> None:
+        """Raise ClientError for a field that nobody knows, where the server is strict."""
+        if is_strict and self.unknown:
+            name = self.unknown[0]
+            raise ClientError(
+                f"{name:.64} is a field that nobody knows here", param=name[:64], code="unknown_parameter"
+            )
 
     def session(self, header: str | None) -> str | None:
         """The session that body and header name. Raises ClientError where fields do not go together."""
@@ -262,9 +282,9 @@ class ChatBody(SharedBody):
     response_format: Annotated[object, Unsupported("formats other than text", ({"type": "text"},))] = None
     modalities: Annotated[object, Unsupported("modalities other than text", (["text"],))] = None
     audio: Annotated[object, Unsupported("audio")] = None
-    moderation: Annotated[object, Unsupported("moderation")] = None
+    moderation: object = None
     web_search_options: Annotated[object, Unsupported("web search")] = None
-    prompt_cache_options: Annotated[object, Unsupported("options of the cache: see cache_salt and sessions")] = None
+    prompt_cache_options: object = Field(default=None, description="see cache_salt, and sessions")
 
     def check(self) -> None:
         """Raise ClientError where fields do not go together."""
