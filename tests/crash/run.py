@@ -25,6 +25,7 @@ from sojourn.app.run_folder import PREFIX
 from sojourn.disk.files import TEMPORARY
 from tests.api.test_life import sample
 from tests.crash.callers import Callers
+from tests.soak.machine import seconds_of
 from tests.soak.probe import percentile
 from tests.support.server import GUARD_S, Server, serving
 
@@ -66,6 +67,7 @@ class Crash:
         self.kills: Counter[str] = Counter()
         self.answers = 0
         self.ready_after: dict[str, list[float]] = {part: [] for part in VICTIMS}  # seconds of a start
+        self.computed: list[float] = []  # seconds of processor on the longest path of a start of all
         self.resumed: Counter[str] = Counter()
 
     @property
@@ -138,6 +140,7 @@ class Crash:
         with serving(self._models, *SIZE, *place, *self._options, ready=ready, environment=environment) as server:
             if ready:
                 self.ready_after["all"].append(time.monotonic() - began)
+                self.computed.append(_longest_path(server))
                 self._check_files(temporary=(PREFIX,))
             try:
                 yield server
@@ -219,6 +222,11 @@ def _starts(server: Server, part: str) -> list[str]:
     return re.findall(rf"the {part} is process (\d+)", "".join(server.log))
 
 
+def _longest_path(server: Server) -> float:
+    """What a start would take, did nobody else want the processors: the supervisor's, then the slower part's."""
+    return seconds_of(server.process.pid) + max(seconds_of(server.pid_of(part)) for part in ("engine", "front"))
+
+
 def _until_ready(server: Server) -> None:
     """A front that is being started lets connections wait, or breaks those that the last one had accepted."""
     ends_at = time.monotonic() + GUARD_S
@@ -246,6 +254,7 @@ def main() -> int:
         middle, most, last = (percentile(seconds, share) for share in (0.5, 0.9, 1.0))
         print(f"{part} ready after {middle:.2f} s in the middle, nine of ten in {most:.2f} s, at most {last:.2f} s")
         slow = slow or most > READY_MAX_S
+    print(f"a start of all computes for {percentile(crash.computed, 0.5):.2f} s, one part after the other")
     loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     print(f"in {time.monotonic() - began:,.0f} s, with loads of {loads} on {os.cpu_count()} processors")
     print("nothing that was told is lost, and nothing was left over")
