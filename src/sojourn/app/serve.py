@@ -64,7 +64,7 @@ def serve(
     speculate: SpeculateOption = NO_DRAFTS,
     drafts_max: DraftsMaxOption = 8,
     strict_mem_check: Annotated[int, typer.Option(help="0: census when idle; 1: and every 5 s; 2: every step.")] = 1,
-    api_key_file: Annotated[Path | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
+    api_key_file: Annotated[str | None, typer.Option(help="Lines of '<sha256 of key> <role> <tenant>'.")] = None,
     sessions: Annotated[int, typer.Option(help="Sessions that may be open.")] = 4096,
     limit: LimitOption = None,
     session_timeout: SessionTimeoutOption = None,
@@ -104,10 +104,8 @@ def serve(
     keeping.check()
     limits = Limits.of(sessions, limit)
     check_address(host, port, has_keys=api_key_file is not None)
-    key_file = None if api_key_file is None else str(api_key_file)
-    front = FrontStart(
-        -1, front_settings(shutdown_timeout, metrics_compat, limits, strict=strict), key_file, log_format
-    )
+    settings = front_settings(shutdown_timeout, metrics_compat, limits, strict=strict)
+    front = FrontStart(-1, settings, api_key_file, log_format)
     engine = EngineStart(
         address="",
         model=model,
@@ -117,7 +115,7 @@ def serve(
         report_dir=made_report_dir(report_dir),
         log_format=log_format,
         keeping=keeping,
-        access=f"from {key_file}" if key_file else "none: this machine only",
+        access=f"from {api_key_file}" if api_key_file else "none: this machine only",
     )
     return run_both(host, port, front, engine)
 
