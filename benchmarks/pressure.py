@@ -1,9 +1,17 @@
-"""What a burst of cold conversations costs those in use: `python -m benchmarks.pressure`. One interleaved run, minutes.
+"""What cold conversations that come back cost the hot ones: `python -m benchmarks.pressure`. One interleaved run, minutes.
 
-Two servers take turns, on the same model with the same traffic. In one the pool has room for every conversation, in the
-other for a third of what they come to. 12 hot conversations have a turn again and again; at the start of a round 25
-cold ones come back at once. What is told is the time to the first token of the hot turns, in the small
-pool over the large one (the goal is at most 2), and how many of them resumed on KV of their own.
+12 hot conversations have a turn of few tokens again and again, thinking about two seconds in between; each turn is drawn
+from a seed, so they come at the same pace on each side. 25 cold conversations, whose histories take 64 steps and more, come
+back all at once. All histories together are three times the pool at the end of the run; those of the hot ones are three
+quarters of it. Three sides take turns, two servers with the same model:
+
+    calm       the small pool, only the hot ones speak, before and after each burst (it is full of what the cold ones left)
+    pressure   the small pool, and the cold ones come back: next to nothing of theirs is left, all is computed again
+    room       the cold ones come back, too, and the pool has room for everybody
+
+Of the pressure only hot turns count that begin while a cold one waits for its answer. A hot turn's time is from before its
+request is sent to its first token. Each conversation has a connection and a thread of its own and one turn at a time, so
+nobody waits at the client's; a conversation that is answered later does speak later. The goal is pressure at most twice calm.
 """
 
 import argparse
@@ -22,23 +30,35 @@ from sojourn.app.config import EngineOptions
 
 VOCAB = 49_000
 HOT, COLD = 12, 25
-HOT_TOKENS, COLD_TOKENS, NEW, OUT = 192, 400, 16, 8
-ROOMY, TIGHT = 24_576, 4_608
-THINK_S = 0.6
-ROUND_S = 15.0  # at least
+NEW, OUT = 8, 4  # tokens of a turn, and of its answer
+HOT_TOKENS, COLD_TOKENS = 128, 830
+TURNS = 12  # of each hot conversation in a round, at most
+ROOMY, TIGHT = 36_864, 9_216
+THINK_S = 2.0
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Milliseconds to the first token as the client has them; where its history was; its place in the server's log."""
+
+    first_ms: float
+    source: str
+    place: tuple[str, int]
 
 
 @dataclass(slots=True)
 class Measured:
-    """Seconds to the first token of hot turns, and where their history came from."""
+    """Hot turns of one side."""
 
-    first_s: list[float] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    cold: list[Turn] = field(default_factory=list)
     burst_s: float = 0.0
+    queue_ms: list[float] = field(default_factory=list)  # of `turns`, from being queued to being admitted
+    retractions: int = 0
 
     def resumed(self) -> float:
-        return self.sources.count("session") / max(1, len(self.sources))
+        return sum(turn.source == "session" for turn in self.turns) / max(1, len(self.turns))
 
 
 class Talk:
@@ -47,19 +67,22 @@ class Talk:
     def __init__(self, port: int, seed: int, length: int) -> None:
         self._rng = Random(seed)
         self._connection = Connection(port)
-        self._path = f"/v1/sessions/{self._connection.ask('POST', '/v1/sessions', {})['id']}/turns"
+        self._id = str(self._connection.ask("POST", "/v1/sessions", {})["id"])
+        self._count = 0
         self.say(length)
 
-    def say(self, count: int = NEW) -> tuple[float, str]:
+    def say(self, count: int = NEW) -> Turn:
         ids = [self._rng.randrange(1000, VOCAB) for _ in range(count)]
+        body = {**GREEDY, "token_ids": ids, "max_tokens": OUT}
         begun, first = time.perf_counter(), 0.0
         ended: Json = {}
-        for event in self._connection.stream(self._path, {**GREEDY, "token_ids": ids, "max_tokens": OUT}):
+        for event in self._connection.stream(f"/v1/sessions/{self._id}/turns", body):
             if not first and event["type"] == "delta":
                 first = time.perf_counter() - begun
             if event["type"] == "turn.ended":
                 ended = event
-        return first, str(ended["cache"]["source"])
+        self._count += 1
+        return Turn(1000 * first, str(ended["cache"]["source"]), (self._id, self._count - 1))
 
     def think(self) -> float:
         return self._rng.uniform(0.5, 1.5) * THINK_S
@@ -69,39 +92,66 @@ class Talk:
 
 
 class Side:
-    """A server, its conversations, and what was measured."""
+    """A server and its conversations."""
 
     def __init__(self, model: str, options: EngineOptions) -> None:
-        self.measured = Measured()
         self._served = Served(model, options)
         self._cold = [Talk(self._served.port, seed, COLD_TOKENS) for seed in range(COLD)]
         self._hot = [Talk(self._served.port, COLD + seed, HOT_TOKENS) for seed in range(HOT)]
         for talk in self._hot:
             talk.say()
 
-    def round(self) -> None:
-        """The hot speak for a while, and until the burst of the cold is over."""
+    def calm(self, measured: Measured, turns: int = TURNS // 3) -> None:
+        """Only the hot speak."""
+        self._round(measured, turns, [], threading.Event())
+
+    def burst(self, measured: Measured, *, until_over: bool) -> None:
+        """The cold come back. `until_over`: what is begun when they are all answered does not count."""
         over, lock = threading.Event(), threading.Lock()
+        left = len(self._cold)
+        begun = time.perf_counter()
+
+        def come_back(talk: Talk) -> None:
+            nonlocal left
+            turn = talk.say()
+            with lock:
+                measured.cold.append(turn)
+                left -= 1
+                if not left:
+                    measured.burst_s += time.perf_counter() - begun
+                    if until_over:
+                        over.set()
+
+        self._round(measured, TURNS, [threading.Thread(target=come_back, args=(talk,)) for talk in self._cold], over)
+
+    def _round(self, measured: Measured, turns: int, cold: list[threading.Thread], over: threading.Event) -> None:
+        lock = threading.Lock()
 
         def speak(talk: Talk) -> None:
-            while not over.wait(talk.think()):
-                first_s, source = talk.say()
+            for _ in range(turns):
+                if over.wait(talk.think()):
+                    return
+                turn = talk.say()
                 with lock:
-                    self.measured.first_s.append(first_s)
-                    self.measured.sources.append(source)
+                    measured.turns.append(turn)
 
-        hot = [threading.Thread(target=speak, args=(talk,)) for talk in self._hot]
-        cold = [threading.Thread(target=talk.say) for talk in self._cold]
-        begun = time.perf_counter()
-        for thread in (*hot, *cold):
+        threads = [*(threading.Thread(target=speak, args=(talk,)) for talk in self._hot), *cold]
+        for thread in threads:
             thread.start()
-        for thread in cold:
+        for thread in threads:
             thread.join()
-        self.measured.burst_s += time.perf_counter() - begun
-        over.wait(max(0.0, ROUND_S - (time.perf_counter() - begun)))  # so a burst that is short is not all there is
-        over.set()
-        for thread in hot:
-            thread.join()
+
+    def look_up(self, measured: Measured) -> None:
+        """What the server's log says of the turns."""
+        said: dict[str, list[dict[str, str]]] = {}
+        for line in self._served.log().splitlines():
+            fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            if "queue_ms" in fields:
+                said.setdefault(fields["session"], []).append(fields)
+        for turn in measured.turns:
+            name, number = turn.place
+            measured.queue_ms.append(float(said[name][number]["queue_ms"]))
+            measured.retractions += int(said[name][number]["retractions"])
 
     def close(self) -> None:
         for talk in (*self._hot, *self._cold):
@@ -113,19 +163,25 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def show(roomy: Measured, tight: Measured) -> None:
+def show(sides: dict[str, Measured]) -> None:
     table = Table(title=f"{HOT} hot and {COLD} cold conversations", title_justify="left")
-    for heading in ("hot turns", "room for all", "room for a third", "ratio"):
-        table.add_column(heading, justify="right" if heading != "hot turns" else "left")
-    for name, share in (("first token, median, ms", 0.5), ("first token, 90 of 100, ms", 0.9)):
-        one, other = percentile(roomy.first_s, share), percentile(tight.first_s, share)
-        table.add_row(name, f"{1000 * one:.1f}", f"{1000 * other:.1f}", f"{other / one:.2f}")
-    table.add_row("resumed on their own KV", f"{roomy.resumed():.0%}", f"{tight.resumed():.0%}", "")
-    table.add_row("turns", str(len(roomy.first_s)), str(len(tight.first_s)), "")
-    table.add_row("bursts took, s", f"{roomy.burst_s:.1f}", f"{tight.burst_s:.1f}", "")
+    table.add_column("hot turns")
+    for name in sides:
+        table.add_column(name, justify="right")
+    for name, share in (("median", 0.5), ("90 of 100", 0.9)):
+        firsts = (percentile([turn.first_ms for turn in side.turns], share) for side in sides.values())
+        table.add_row(f"first token, {name}, ms", *(f"{first:.1f}" for first in firsts))
+        queues = (percentile(side.queue_ms, share) for side in sides.values())
+        table.add_row(f"of that in line, {name}, ms", *(f"{queue:.1f}" for queue in queues))
+    table.add_row("resumed on their own KV", *(f"{side.resumed():.0%}" for side in sides.values()))
+    table.add_row("turns", *(str(len(side.turns)) for side in sides.values()))
+    table.add_row("retractions", *(str(side.retractions) for side in sides.values()))
+    colds = (statistics.median([turn.first_ms for turn in side.cold] or [0.0]) for side in sides.values())
+    table.add_row("cold turns: first token, median, ms", *(f"{first:.0f}" for first in colds))
+    table.add_row("bursts took, s", *(f"{side.burst_s:.1f}" for side in sides.values()))
     Console().print(table)
-    ratio = statistics.median(tight.first_s) / statistics.median(roomy.first_s)
-    print(f"hot TTFT under pressure over no pressure: {ratio:.2f} (goal: at most 2)")
+    calm, pressure = (statistics.median([turn.first_ms for turn in sides[name].turns]) for name in ("calm", "pressure"))
+    print(f"hot TTFT under pressure over no pressure: {pressure / calm:.2f} (goal: at most 2)")
 
 
 def main() -> None:
@@ -135,14 +191,20 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=32, help="most tokens of one prompt in one step")
     asked = parser.parse_args()
     sides: list[Side] = []
+    measured = {name: Measured() for name in ("calm", "pressure", "room")}
     try:
-        for pool in (ROOMY, TIGHT):
+        for pool in (TIGHT, ROOMY):
             options = EngineOptions(context=2048, pool_tokens=pool, max_running=HOT + COLD, chunk=asked.chunk)
             sides.append(Side(asked.model, options))
+        tight, roomy = sides
         for _ in range(asked.rounds):
-            for side in sides:
-                side.round()
-        show(sides[0].measured, sides[1].measured)
+            tight.calm(measured["calm"])
+            tight.burst(measured["pressure"], until_over=True)
+            tight.calm(measured["calm"])
+            roomy.burst(measured["room"], until_over=False)
+        for name, side in (("calm", tight), ("pressure", tight), ("room", roomy)):
+            side.look_up(measured[name])
+        show(measured)
     finally:
         for side in sides:
             side.close()

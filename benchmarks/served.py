@@ -93,6 +93,10 @@ class Served:
         part.stdin.flush()
         return part
 
+    def log(self) -> str:
+        """What both have logged so far."""
+        return (Path(self._folder.name) / "log").read_text(errors="replace")
+
     @property
     def native_seconds(self) -> float:
         """In native steps since the start."""

@@ -8,7 +8,7 @@ import pytest
 from sojourn.audit.census import census
 from sojourn.cache.node import Lease
 from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, Verdict
-from sojourn.cache.radix import RadixCache
+from sojourn.cache.radix import AHEAD, RadixCache
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import RequestId, StepId
 from sojourn.core.step import Pool
@@ -176,10 +176,28 @@ def test_with_a_step_in_flight_the_evicted_wait_and_the_retry_finds_them() -> No
     wish = shop.request(text(100, 8))
     for _ in range(3):
         assert not shop.cache.admit(wish, 8)
-        assert shop.cache.book.ledgers[0].num_fenced == 2, "the retry evicts nothing more"
+        assert shop.cache.book.ledgers[0].num_fenced == 2 * AHEAD, (
+            "some for who comes next; the retry evicts nothing more"
+        )
     shop.cache.retire(StepId(1))
     assert shop.cache.admit(wish, 8)
-    assert shop.matched(text(0, 33)) == 24
+    assert shop.matched(text(0, 33)) == 8
+
+
+def test_what_an_older_one_takes_in_every_step_it_does_not_take_from_a_younger_one_for_ever() -> None:
+    """Two grow by a page a step out of a full tree, the older first: both have theirs every other step at least."""
+    shop = Shop(pages=(40,))
+    older, younger = shop.request(text(200, 60)), shop.request(text(300, 60))
+    assert shop.cache.admit(older, 4)
+    assert shop.cache.admit(younger, 4)
+    shop.serve(text(0, 152))
+    lengths = [4, 4]
+    for step in range(1, 13):
+        shop.cache.launch(StepId(step))
+        for index, request in enumerate((older, younger)):
+            lengths[index] += 4 * shop.cache.grow(request, lengths[index] + 4)
+        shop.cache.retire(StepId(step))
+    assert min(lengths) >= 4 * 6, lengths
 
 
 def test_pages_that_went_are_counted_by_why_they_went() -> None:

@@ -47,6 +47,11 @@ class RadixStatistics:
     merges: int
 
 
+# While steps are in flight evicted pages come a step late, and to the oldest who wants some. So what is wanted is evicted
+# in advance, some for whoever comes next: else a younger request would evict for an older one in every step, and wait.
+AHEAD = 3  # times what is wanted now
+
+
 class RadixCache:
     """An InnerCache. Plain requests publish their prompt when it is computed and everything when they finish.
 
@@ -205,12 +210,13 @@ class RadixCache:
         return self._tier.is_fetching(self, request, make_room)
 
     def make_room(self, pages: tuple[int, ...]) -> bool:
-        if self.book.has_free(pages):
-            return True
         if not self.could_obtain(pages, ()):
             return False
+        ahead = AHEAD if self.book.has_steps_in_flight else 1
         for ledger, wanted in zip(self.book.ledgers, pages, strict=True):  # full pages first: they free window pages
-            self._evict(ledger, wanted - ledger.num_free - ledger.num_fenced)
+            short = ahead * wanted - ledger.num_free - ledger.num_fenced
+            if short > 0:
+                self._evict(ledger, min(short, self._evictable()[ledger.pool]))
         return self.book.has_free(pages)
 
     def slide(self, holding: Holding, settled: int) -> None:

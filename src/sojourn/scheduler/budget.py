@@ -51,6 +51,11 @@ class TokenBudget:
         give(0, self.tokens_left - door)
         return given
 
+    def keep_for_short(self, tokens: int) -> None:
+        """Long prompts leave so many of what is left, or half, to short ones that are tried after them."""
+        if self.long_left is None:
+            self.long_left = self.tokens_left - min(tokens, self.tokens_left // 2)
+
     def take(self, tokens: int, *, is_long: bool = False) -> None:
         law(0 <= tokens <= self.tokens_left, "%d tokens taken of %d", tokens, self.tokens_left)
         self.tokens_left -= tokens

@@ -310,6 +310,9 @@ class Scheduler:
 
     def _admit_waiting(self, budget: TokenBudget, flight: Flight, works: list[Work]) -> None:
         """Admit in order of arrival while there are places, tokens and pages; who may pass whom is the line's to say."""
+        chunk_max = budget.chunk_max if budget.long_left is None else self._latency.short_max
+        if len(self._waiting) > 1:
+            budget.keep_for_short(self._latency.short_max)
         for request in self._admission.open(flight.step, self._asks_fetching):
             if not self._free_seqs:
                 return
@@ -328,8 +331,7 @@ class Scheduler:
                 self._admission.waits_for_tokens(request)
                 continue
             length = prefix_len + chunk
-            takes_steps = remaining > (budget.chunk_max if budget.long_left is None else self._latency.short_max)
-            if not self._admission.may_pass(request, is_short=chunk == remaining, is_long=takes_steps):
+            if not self._admission.may_pass(request, is_short=chunk == remaining, is_long=remaining > chunk_max):
                 continue
             terms = self._admission.terms(request, length, self._running, flight.step)
             if not self._cache.admit(cached, length, terms):
@@ -463,7 +465,8 @@ class Scheduler:
         self._retracted_tokens += request.num_launched
         request.num_launched = request.drafts_in_flight = 0
         request.num_retractions += 1
-        request.is_published = request.is_long = False
+        request.is_published = False
+        request.is_long = False
         self._waiting.push(request)
         self._retractions += 1
         self._admission.reopen()

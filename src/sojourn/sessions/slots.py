@@ -400,9 +400,7 @@ class SessionAwareCache:
         """Have that many pages free in each pool, evicting first, then demoting any idle slot but `besides`."""
         inner, layout = self._inner, self.book.layout
         wanted, now = terms.added(pages, layout), replace(terms, spare=0).added(pages, layout)
-        if self.book.has_free(wanted):
-            return True
-        if not inner.could_obtain(wanted, ()):
+        if not self.book.has_free(wanted) and not inner.could_obtain(wanted, ()):
             if not inner.could_obtain(wanted, self._demotable(terms, rank, besides)):
                 return False
             while not inner.could_obtain(now, ()):
