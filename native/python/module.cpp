@@ -307,6 +307,8 @@ void bind_core(nb::module_& module) {
 }  // namespace sojourn
 
 NB_MODULE(_native, module) {
+    // An engine that was not closed is alive at the interpreter's end; that is no leak of ours to tell its user about.
+    nb::set_leak_warnings(false);
     module.doc() = "The native core of sojourn.";
     sojourn::bind_config(module);
     sojourn::bind_core(module);
