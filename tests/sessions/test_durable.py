@@ -135,7 +135,8 @@ def test_no_session_stays_idle_for_longer_than_the_store_keeps_any(tmp_path: Pat
         world.clock.now += moment
         world.step()
         assert len(world.service.session_ids()) == left
-    assert all(notice.is_expired for notice in world.closed)
+    why = {notice.session_id: notice.why for notice in world.closed}
+    assert why == {"hasty": "timeout", "patient": "age", "any": "age"}
     shut(world)
 
 
@@ -258,6 +259,7 @@ def test_the_least_recently_used_idle_sessions_make_room(tmp_path: Path) -> None
     world.run()
     assert running.reason is FinishReason.LENGTH
     assert world.service.session_ids() == ("b", "d"), "c was used least recently, then a; b ran"
+    assert [(notice.session_id, notice.why) for notice in world.closed] == [("c", "bytes"), ("a", "bytes")]
     assert world.service._recorder.num_bytes <= 2000
     shut(world)
     assert picture(alive(world_on(tmp_path / "a.db").service)).keys() == {"b", "d"}

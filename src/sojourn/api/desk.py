@@ -250,7 +250,7 @@ class EngineDesk:
                 wire.SessionEnded(
                     session_id,
                     namespace,
-                    notice.is_expired,
+                    notice.why,
                     notice.freed_pages,
                     notice.num_tokens,
                     notice.num_turns,

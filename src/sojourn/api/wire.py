@@ -367,7 +367,7 @@ class SessionEnded(Message, frozen=True):
 
     session_id: str
     namespace: str
-    is_expired: bool
+    why: str  # in the words of `SessionClosed`
     freed_pages: int
     num_tokens: int
     num_turns: int

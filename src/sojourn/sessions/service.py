@@ -395,7 +395,7 @@ class SessionService:
             self._move(session, TurnEvent.FINISH)
         session.turn = None
         if session.state is SessionState.CLOSED:
-            self._outbox.append(self._closed(session, is_expired=False))
+            self._outbox.append(self._closed(session, "client"))
         else:
             self._rest(session)
 
@@ -419,13 +419,17 @@ class SessionService:
         for session_id in dict.fromkeys([*due, *surplus]):
             session = self._sessions[session_id]
             self._move(session, TurnEvent.EXPIRE)
-            self._outbox.append(self._closed(session, is_expired=True))
+            self._outbox.append(self._closed(session, self._why_due(session) if session_id in due else "bytes"))
 
-    def _closed(self, session: Session, *, is_expired: bool) -> SessionClosed:
+    def _why_due(self, session: Session) -> str:
+        own, most = session.idle_timeout_s, self._config.idle_max_s
+        return "age" if own is None or (most is not None and most < own) else "timeout"
+
+    def _closed(self, session: Session, why: str) -> SessionClosed:
         self._recorder.left(session)
         freed = self._remove(session)
         history = session.history
-        return SessionClosed(session.session_id, is_expired, freed, history.settled_len, len(history.turns))
+        return SessionClosed(session.session_id, why, freed, history.settled_len, len(history.turns))
 
     def _remove(self, session: Session) -> int:
         """A session in state CLOSED leaves; returns the pages its slot owned."""

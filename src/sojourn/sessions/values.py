@@ -73,13 +73,22 @@ class CloseReply:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed(Notice):
-    """A session ended later than it was asked to, or by itself. `is_expired`: its time or its place in the store was up."""
+    """A session ended later than it was asked to, or by itself.
+
+    `why`: "client", it was asked to; "timeout", its own; "age", idle for longer than any is kept; "bytes", others needed its
+    place in the store.
+    """
 
     session_id: str
-    is_expired: bool
+    why: str
     freed_pages: int
     num_tokens: int
     num_turns: int
+
+    @property
+    def is_expired(self) -> bool:
+        """It ended by itself."""
+        return self.why != "client"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class SessionDesk:
 
     def session_ended(self, ended: wire.SessionEnded) -> None:
         self.forget(ended.session_id, ended.namespace)
-        self.front.metrics.session_closed("timeout" if ended.is_expired else "client")
+        self.front.metrics.session_closed(ended.why)
 
     def forget_all(self) -> None:
         self._dialogues.clear()
