@@ -258,14 +258,32 @@ def test_a_second_sigterm_ends_at_once(models: Path) -> None:
             assert server.process.wait(GUARD_S) == 1
 
 
-def test_a_turn_that_outlasts_the_shutdown_timeout_is_cut(models: Path) -> None:
-    with serving(models, *SIZE, "--shutdown-timeout", "0.2") as server:
-        session = open_session(server)
-        body = {**GREEDY, "text": "Long", "max_tokens": 4000, "stream": True}
-        with server.http.stream("POST", f"/v1/sessions/{session}/turns", json=body) as response:
+def test_a_turn_that_outlasts_the_shutdown_timeout_is_told_so(models: Path) -> None:
+    with serving(models, "--context", "8192", "--pool-tokens", "16384", "--shutdown-timeout", "0.2") as server:
+        session, other = open_session(server), open_session(server)
+        body = {**GREEDY, "text": "Long", "max_tokens": 8000}
+        answers: list[httpx.Response] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(server.http.post(f"/v1/sessions/{other}/turns", json=body))
+        )
+        waiting.start()
+        with server.http.stream("POST", f"/v1/sessions/{session}/turns", json={**body, "stream": True}) as response:
             events = events_of(response)
             next(events)
-            assert server.stop() == 0
+            while server.http.get(f"/v1/sessions/{other}").json()["state"] != "running":
+                assert not answers
+            server.process.send_signal(signal.SIGTERM)
+            last = list(events)[-1]
+        waiting.join(GUARD_S)
+        assert (last["type"], last["error"]["code"]) == ("error", "engine_unavailable")
+        (answer,) = answers
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert "shut down" in answer.json()["error"]["message"]
+        assert int(answer.headers["retry-after"]) >= 1
+        assert server.process.wait(GUARD_S) == 0
+        server.close()
+        assert "Traceback" not in server.stderr()
+        assert len(server.lines_with("finish=engine")) == 2
 
 
 # -- crashes
@@ -293,6 +311,7 @@ def test_a_dead_engine_answers_503_and_is_started_again_without_its_sessions_if_
         assert last["type"] == "error"
         assert last["error"]["code"] == "engine_unavailable"
         waiting.join(GUARD_S)
+        assert len(server.lines_with("finish=engine", count=2)) == 2
         assert answers[0].status_code == 503
         assert int(answers[0].headers["retry-after"]) >= 1
         assert answers[0].json()["error"]["code"] == "engine_unavailable"

@@ -224,6 +224,10 @@ class EngineLink:
             self.progress_at = now
         self.heartbeat, self.heard_at = beat, now
 
+    def give_up(self, why: str) -> None:
+        """Nothing more is waited for: whatever is open fails with an EngineDownError that says why."""
+        self._lose(why)
+
     def _lose(self, why: str) -> None:
         """The engine is gone, and with it everything that was asked of it."""
         self.welcome = self.heartbeat = None

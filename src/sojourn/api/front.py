@@ -23,6 +23,8 @@ from sojourn.models.chat_template import ChatTemplate
 from sojourn.models.text_config import TextConfig
 from sojourn.models.tokenizer import Tokenizer
 
+CUT_OFF_S = 1.0  # for the last words to those whose requests a shutdown cuts off
+
 
 class TextSide:
     """The model of the engine, as text."""
@@ -151,23 +153,29 @@ class Front:
         generation = await Generation.start(self.link, command, self.text.tokenizer, text)
         try:
             yield generation
-        except EngineDownError:
-            account.left(self.metrics, asker, command, "engine")
-            raise
         finally:
             generation.leave()
             if generation.has_ended:
                 account.ended(self.metrics, asker, command, generation.end)
                 if self._tracer is not None:
                     self._tracer.ended(asker, command, generation.end, self.text.card.name)
-            elif not generation.has_failed:
-                account.left(self.metrics, asker, command, "disconnect")
+            else:  # some leave by a stack that is told of no exception: what ended it is asked of the feed
+                account.left(self.metrics, asker, command, "engine" if generation.has_failed else "disconnect")
 
     async def drain(self) -> bool:
-        """Take no new work and wait for what runs, up to the shutdown timeout. False: something still ran."""
+        """Take no new work and wait for what runs, up to the shutdown timeout. What still runs then is told that it is
+        cut off, and has a moment to say so to its client. False: something was.
+        """
         self.is_draining = True
+        if await self._is_idle_within(self.settings.shutdown_timeout_s):
+            return True
+        self.link.give_up("the server was shut down before this had ended")
+        await self._is_idle_within(CUT_OFF_S)
+        return False
+
+    async def _is_idle_within(self, seconds: float) -> bool:
         try:
-            async with asyncio.timeout(self.settings.shutdown_timeout_s):
+            async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
             return False
