@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.server import GUARD_S, Server, serving
 
+from sojourn.app.config import cache_dir
+
 SMALL = ("--context", "512", "--pool-tokens", "512")
 pytestmark = pytest.mark.http_scenario
 
@@ -73,8 +75,12 @@ def test_after_a_restart_a_session_goes_on_where_it_was(tmp_path: Path, is_damag
             assert metric(server, 'sojourn_cached_tokens_total{source="disk"') == cache["cached_tokens"]
 
 
+@pytest.mark.usefixtures("smollm2")
 def test_sessions_that_the_pool_has_no_room_for_take_turns_in_files(tmp_path: Path) -> None:
-    with serving(tmp_path, "--disk-cache", str(tmp_path / "kv"), "--durability", "none", *SMALL) as server:
+    """With a real model: a tiny one's prompt is computed sooner than any file is read, and then nothing is written."""
+    (tmp_path / "cache").symlink_to(Path(cache_dir()), target_is_directory=True)
+    options = ("--disk-cache", str(tmp_path / "kv"), "--durability", "none", *SMALL)
+    with serving(tmp_path, *options, model="smollm2") as server:
         names = [opened(server, f"s{index}") for index in range(4)]
         for index, name in enumerate(names):
             turn(server, name, tokens(index, 220))
