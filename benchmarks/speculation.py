@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.speculation_texts import TEXTS, Text
+from benchmarks.timed_engine import Timed
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +26,6 @@ from sojourn import Engine
 from sojourn.app.build import World, build_parts, prepare
 from sojourn.app.config import EngineOptions, cache_dir
 from sojourn.app.turn import Usage
-from sojourn.backends.protocol import Backend, Batch, BatchOutput
 from sojourn.core.step import SamplingParams
 from sojourn.models.progress import SilentProgress
 from sojourn.sessions.service import TurnParams
@@ -145,33 +145,12 @@ def speedups(models: tuple[str, ...], repeats: int) -> Iterator[Speedup]:
 # -- overhead
 
 
-class Timed:
-    """Another back end, and how long its steps took in all."""
-
-    def __init__(self, inner: Backend) -> None:
-        self._inner = inner
-        self.vocab_size = inner.vocab_size
-        self.seqs_max = inner.seqs_max
-        self.seconds = 0.0
-        self.steps = 0
-
-    def step(self, batch: Batch) -> BatchOutput:
-        begun = time.perf_counter()
-        output = self._inner.step(batch)
-        self.seconds += time.perf_counter() - begun
-        self.steps += 1
-        return output
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 def overhead(threads: int, sequences: int, overlap: bool) -> Overhead:
     """Decoding at `HISTORY` tokens and beyond, all sequences together."""
     options = EngineOptions(context=1024, pool_tokens=16 * 1024, max_running=16, threads=threads, overlap=overlap)
     world = World(cache_dir(), time.perf_counter, lambda form: form, seed=0, free_memory=None)
     prepared = prepare("smollm2", options, world, SilentProgress())
-    backend = Timed(prepared.backend)
+    backend = Timed(prepared.backend, lambda seconds, steps: None)
     parts = build_parts(prepared.model, options, prepared.size, backend, world.clock)
     for salt in range(sequences):
         prompt = [(position * 31 + salt) % 49_000 for position in range(HISTORY)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.fixed_drafts import FixedDrafts
 from tests.support.model_files import TOKENS, GgufOptions, tiny_model, write_gguf
 from tests.support.server import write_tiny_gguf
 
@@ -19,7 +20,6 @@ from sojourn.core.errors import ClientError
 from sojourn.core.step import Pool
 from sojourn.engine.events import FinishedEvent
 from sojourn.models.progress import SilentProgress
-from sojourn.scheduler.policy import FixedDrafts
 from sojourn.sessions.service import TurnParams
 
 OPTIONS = EngineOptions(context=256, threads=1, max_running=2, chunk=32, strict_mem_check=2, overlap=False)

@@ -22,11 +22,11 @@ from sojourn.models.store import LoadedModel
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
-from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.sessions.service import ServiceConfig, SessionService, TurnParams
 from sojourn.sessions.slots import SessionAwareCache
 from sojourn.spec.protocol import Drafter
+from tests.support.fixed_drafts import FixedDrafts
 from tests.support.world import ManualClock, Record
 
 

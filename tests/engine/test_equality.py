@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.backends.tiny import VOCAB, gemma, llama, random_model
+from tests.support.fixed_drafts import FixedDrafts
 from tests.support.world import ManualClock, check_all_free, check_identity
 
 from sojourn.audit.policy import MemCheck, StrictMemCheck
@@ -25,7 +26,6 @@ from sojourn.models.packed import MatrixKind, PackedModel
 from sojourn.pages.holding import HoldingBook
 from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
-from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import StopConditions, make_request
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.spec.ngram import NgramDrafter

@@ -24,7 +24,6 @@ from sojourn.pages.sizing import NUM_RESERVED, PoolLayout
 from sojourn.runner.runner import Runner
 from sojourn.scheduler.drafting import DraftPolicy
 from sojourn.scheduler.flight import Launched
-from sojourn.scheduler.policy import FixedDrafts
 from sojourn.scheduler.request import Request, StopConditions, StopMatcher, make_request
 from sojourn.scheduler.scheduler import Scheduler, SchedulerConfig
 from sojourn.spec.protocol import Drafter
@@ -33,6 +32,7 @@ from tests.support.drafters import ScriptedDrafter
 from tests.support.executors import Early, Late
 from tests.support.fake_backend import FakeBackend
 from tests.support.fake_store import FakeStore
+from tests.support.fixed_drafts import FixedDrafts
 
 
 class ManualClock:

@@ -124,7 +124,7 @@ class EngineLink:
         try:
             await first_failure(connection, watcher)
         finally:
-            self._lose("the server is stopping")
+            self.give_up("the server is stopping")
             self._socket = None
             link.disable_monitor()
             watcher.close()
@@ -186,7 +186,7 @@ class EngineLink:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._post(next(self._calls), wire.Greet())
         else:
-            self._lose("the engine stopped; it is being started again")
+            self.give_up("the engine stopped; it is being started again")
 
     def _receive(self, frames: list[bytes]) -> None:
         for event in wire.events_decoder.decode(frames[0]):
@@ -225,11 +225,7 @@ class EngineLink:
         self.heartbeat, self.heard_at = beat, now
 
     def give_up(self, why: str) -> None:
-        """Nothing more is waited for: whatever is open fails with an EngineDownError that says why."""
-        self._lose(why)
-
-    def _lose(self, why: str) -> None:
-        """The engine is gone, and with it everything that was asked of it."""
+        """The engine is gone, or no longer waited for: whatever was asked of it fails with an EngineDownError."""
         self.welcome = self.heartbeat = None
         self.up.clear()
         self.heard_at = self._clock()

@@ -4,8 +4,9 @@
         depth 1   plan n ─ launch n ─ wait n-1 ─ settle n-1 ─ plan n+1 ─ launch n+1 ─ wait n ...
                             └──── n runs ──────────────────────────────────────────────┘
 
-At depth 1 steps run on the runner's thread, and this one settles and plans beside them. The cache is told of each launch before it runs and of each retirement after, so that pages given up in between are
-fenced. Runs on one thread; knows no clients.
+At depth 1 steps run on the runner's thread, and this one settles and plans beside them. The cache is told of each launch
+before it runs and of each retirement after, so that pages given up in between are fenced. Called on one thread;
+knows no clients.
 """
 
 from collections import deque

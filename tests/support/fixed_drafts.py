@@ -1,4 +1,4 @@
-"""A policy without a mind: as many drafts as there is room for, always. For tests, and to measure what a draft costs."""
+"""A policy without a mind: as many drafts as there is room for, always."""
 
 from collections.abc import Sequence
 
