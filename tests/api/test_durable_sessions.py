@@ -232,6 +232,8 @@ def test_a_disk_that_is_full_refuses_what_it_cannot_keep_and_nothing_else(models
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         assert server.lines_with("the turn is undone, since it could not be stored")
         assert server.lines_with("refused, since it could not be kept")
+        assert server.metric('sojourn_store_commits_total{result="failed"', least=2) >= 2
+        assert server.metric("sojourn_store_sessions") == 1
         chat = {"model": "tiny-llama", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
         assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
         assert server.http.get("/ready").status_code == 200

@@ -9,7 +9,8 @@ from sojourn.api.metrics import Metrics
 from sojourn.core.ids import SeqId, StepId
 from sojourn.core.step import StepPlan, Work
 from sojourn.engine.events import Usage
-from sojourn.engine.meter import StepMeter
+from sojourn.engine.meter import Histogram, StepMeter
+from sojourn.sessions.recorder import KeptStatistics
 
 CARD = wire.ModelCard("tiny", "m", "{}", "{}", 97, 512, 16, 1, "x", "f16", 1, 4, ["full"], [4096], guesser="ngram")
 POOL = wire.PoolPages("full", 10, 2, 0, 1, 4, 1, 2, evictable=5, evicted=7, flushed=3)
@@ -28,7 +29,10 @@ DISK = wire.DiskTier(
 )  # fmt: skip
 
 
-def link_with_a_beat(disk: wire.DiskTier | None = None) -> EngineLink:
+KEPT = KeptStatistics(3, 700, 1000, 2, Histogram((0.001, 0.1), (4, 1, 1), 0.75))
+
+
+def link_with_a_beat(disk: wire.DiskTier | None = None, kept: KeptStatistics | None = None) -> EngineLink:
     meter = StepMeter()
     meter.count(StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),)), 3, 0.25)
     meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 1, 0.001)
@@ -38,7 +42,7 @@ def link_with_a_beat(disk: wire.DiskTier | None = None) -> EngineLink:
         at=1.0, is_busy=True, steps=2, running=1, waiting=3, admissions=3, retractions=2, sessions=5, sessions_active=2,
         sessions_idle=1, sessions_closing=1, demotions=0, pools=[POOL], retracted_tokens=41,
         steps_by_phase=list(meter.statistics()), waiting_for=[("no_pages", 2), ("in_line", 1)], disk=disk,
-        drafted_tokens=31, accepted_tokens=29,
+        drafted_tokens=31, accepted_tokens=29, kept=kept,
     )  # fmt: skip
     (link.heartbeat,) = wire.events_decoder.decode(wire.encoder.encode([beat]))  # type: ignore[assignment]
     return link
@@ -90,6 +94,20 @@ def test_the_disk_tier_is_told_where_there_is_one() -> None:
     causes = ("missing", "slow", "evicted")
     assert [value("kv_fetches_failed_total", "disk", cause) for cause in causes] == [22, 23, 24]
     assert not {name for name, labels in values(Metrics(link_with_a_beat(), lambda: True, "1")) if "disk" in labels}
+
+
+def test_the_store_of_sessions_is_told_where_there_is_one() -> None:
+    shown = values(Metrics(link_with_a_beat(kept=KEPT), lambda: True, "1"))
+
+    def value(name: str, *labels: str) -> float:
+        return shown[f"sojourn_store_{name}", frozenset(labels)]
+
+    assert [value(name) for name in ("sessions", "bytes", "bytes_capacity")] == [3, 700, 1000]
+    assert (value("commits_total", "kept"), value("commits_total", "failed")) == (4, 2)
+    assert value("commit_duration_seconds_count") == 6
+    assert value("commit_duration_seconds_sum") == pytest.approx(0.75)
+    assert value("commit_duration_seconds_bucket", "0.1") == 5
+    assert not {name for name, _ in values(Metrics(link_with_a_beat(), lambda: True, "1")) if "_store_" in name}
 
 
 def test_nothing_is_told_of_an_engine_that_is_down() -> None:

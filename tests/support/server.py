@@ -93,6 +93,16 @@ class Server:
             with self._grown:
                 self._grown.wait(1.0)
 
+    def metric(self, name: str, *, least: float = 0.0) -> float:
+        """Waits for it to be told, and to be at least so much: the engine tells its counts now and then."""
+        ends_at = time.monotonic() + GUARD_S
+        while True:
+            lines = [line for line in self.http.get("/metrics").text.splitlines() if line.startswith(name)]
+            value = sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+            if lines and value >= least:
+                return value
+            assert time.monotonic() < ends_at, (name, lines)
+
     def pid_of(self, part: str) -> int:
         """The process of the front or the engine that was started last."""
         line = self.lines_with(f"the {part} is process ")[-1]

@@ -280,6 +280,7 @@ class EngineDesk:
             steps_by_phase=list(loop.by_phase),
             waiting_for=list(scheduler.waiting_for),
             disk=disk_of(self._cache.tier_statistics()),
+            kept=self._service.kept(),
         )
 
     # -- inside

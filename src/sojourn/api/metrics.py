@@ -14,6 +14,7 @@ from sojourn.api.engine_link import EngineLink
 from sojourn.api.errors import Fault
 from sojourn.api.metrics_compat import CompatCollector, MetricsCompat
 from sojourn.engine.meter import Histogram as Buckets
+from sojourn.sessions.recorder import KeptStatistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DURATION = tuple(0.01 * 2**k for k in range(14))  # to 81.92
@@ -143,6 +144,8 @@ class _EngineCollector:
             yield from _guesses(beat, card)
         if beat.disk is not None:
             yield from disk_tier.families(beat.disk)
+        if beat.kept is not None:
+            yield from _kept(beat.kept)
 
 
 def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
@@ -222,6 +225,21 @@ def _steps(beat: wire.Heartbeat) -> Iterator[Metric]:
         seconds.add_metric([phase.phase], _cumulative(phase.seconds), phase.seconds.total)
         tokens.add_metric([phase.phase], _cumulative(phase.tokens), phase.tokens.total)
     yield from (seconds, tokens)
+
+
+def _kept(kept: KeptStatistics) -> Iterator[Metric]:
+    """The store of sessions."""
+    yield GaugeMetricFamily("sojourn_store_sessions", "Sessions that the store keeps.", value=kept.num_sessions)
+    yield GaugeMetricFamily("sojourn_store_bytes", "Bytes of their histories.", value=kept.num_bytes)
+    if kept.bytes_max is not None:
+        most = "Most bytes of histories; beyond, idle sessions are closed."
+        yield GaugeMetricFamily("sojourn_store_bytes_capacity", most, value=kept.bytes_max)
+    commits = CounterMetricFamily("sojourn_store_commits", "Transactions by how they ended.", labels=["result"])
+    commits.add_metric(["kept"], sum(kept.seconds.counts) - kept.failed)
+    commits.add_metric(["failed"], kept.failed)
+    seconds = HistogramMetricFamily("sojourn_store_commit_duration_seconds", "That a transaction took.")
+    seconds.add_metric([], _cumulative(kept.seconds), kept.seconds.total)
+    yield from (commits, seconds)
 
 
 def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:

@@ -14,6 +14,7 @@ import msgspec
 from sojourn.core.step import Sample, SamplingParams
 from sojourn.engine.events import Usage
 from sojourn.engine.meter import StepStatistics
+from sojourn.sessions.recorder import KeptStatistics
 
 R = TypeVar("R")
 STORE_DOWN = "store_unavailable"  # the code of a refusal: what was asked could not be made durable
@@ -416,6 +417,7 @@ class Heartbeat(Message, frozen=True):
     drafted_tokens: int = 0  # guessed ahead and verified
     accepted_tokens: int = 0  # of those
     disk: DiskTier | None = None
+    kept: KeptStatistics | None = None  # of sessions
 
 
 Event = Welcome | Answer | Refusal | Tokens | Ended | SessionEnded | Heartbeat

@@ -33,7 +33,9 @@ class StepStatistics:
     tokens: Histogram
 
 
-class _Buckets:
+class Buckets:
+    """Counts values; their bounds rise."""
+
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(bounds) + 1)
@@ -51,7 +53,7 @@ class StepMeter:
     """Told each step when it is settled; with steps that overlap, a step's seconds begin when the one before ended."""
 
     def __init__(self) -> None:
-        self._by_phase = {phase: (_Buckets(SECONDS), _Buckets(TOKENS)) for phase in PHASES}
+        self._by_phase = {phase: (Buckets(SECONDS), Buckets(TOKENS)) for phase in PHASES}
 
     def count(self, plan: StepPlan, num_rows: int, seconds: float) -> None:
         seconds_of, tokens_of = self._by_phase[phase_of([max(1, len(work.tokens)) for work in plan.work])]

@@ -7,9 +7,11 @@ Owns the events that are not kept yet and the account of bytes. Changes no sessi
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from sojourn.core.clock import Clock
 from sojourn.core.step import TokenArray
+from sojourn.engine.meter import Buckets, Histogram
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.session import Session
 from sojourn.sessions.shelf import Shelf, bytes_of, bytes_of_turn
@@ -17,6 +19,7 @@ from sojourn.sessions.store import (
     Added,
     Begun,
     Ended,
+    NoStore,
     Removed,
     Rewound,
     Said,
@@ -26,6 +29,19 @@ from sojourn.sessions.store import (
     StoreEvent,
     is_promise,
 )
+
+COMMIT_SECONDS = tuple(0.0001 * 2**k for k in range(16))  # to 3.3
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStatistics:
+    """What a store has now, and its transactions since the start. It is sent to the front as it is."""
+
+    num_sessions: int
+    num_bytes: int
+    bytes_max: int | None
+    failed: int  # transactions, of those that `seconds` has
+    seconds: Histogram  # of each transaction
 
 
 class Recorder:
@@ -40,6 +56,8 @@ class Recorder:
         self._shelf = Shelf(bytes_max)
         self._pending: list[StoreEvent] = []
         self._failure: StoreError | None = None  # of the last commit
+        self._seconds = Buckets(COMMIT_SECONDS)
+        self._num_failed = 0
         self._started_at = clock()
         self._used_before = 0.0  # seconds that servers had run on this store
 
@@ -137,6 +155,13 @@ class Recorder:
     def num_bytes(self) -> int:
         return self._shelf.num_bytes
 
+    def statistics(self) -> KeptStatistics | None:
+        """None: nothing is kept."""
+        if isinstance(self._store, NoStore):
+            return None
+        shelf, seconds = self._shelf, self._seconds.histogram()
+        return KeptStatistics(len(shelf), shelf.num_bytes, shelf.bytes_max, self._num_failed, seconds)
+
     # -- inside
 
     def _now(self) -> float:
@@ -146,11 +171,17 @@ class Recorder:
         self._keep((event,))
 
     def _keep(self, more: Sequence[StoreEvent]) -> None:
+        events = [*self._pending, *more]
+        began = self._clock()
         try:
-            self._store.commit([*self._pending, *more])
+            self._store.commit(events)
         except StoreError as error:
             self._failure = error
+            self._num_failed += 1
             raise
+        finally:
+            if events:
+                self._seconds.observe(self._clock() - began)
         self._failure = None
         self._pending.clear()
 

@@ -19,7 +19,7 @@ from sojourn.sessions.door import checked_token_ids
 from sojourn.sessions.expiry import Deadlines
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.misses import Miss
-from sojourn.sessions.recorder import Recorder
+from sojourn.sessions.recorder import KeptStatistics, Recorder
 from sojourn.sessions.session import RunningTurn, Session
 from sojourn.sessions.store import NoStore, StoredSession, StoreError, complaint_of
 from sojourn.sessions.turns import SessionState, TurnEvent, after
@@ -186,6 +186,10 @@ class SessionService:
     def num_closing(self) -> int:
         """Sessions that end with their running turn."""
         return sum(session.state is SessionState.CLOSING for session in self._turns.values())
+
+    def kept(self) -> KeptStatistics | None:
+        """What the store has; None: there is none."""
+        return self._recorder.statistics()
 
     def session_ids(self) -> tuple[str, ...]:
         return tuple(self._sessions)

@@ -31,6 +31,13 @@ class Shelf:
     def num_bytes(self) -> int:
         return self._total
 
+    @property
+    def bytes_max(self) -> int | None:
+        return self._bytes_max
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
     def __contains__(self, name: str) -> bool:
         return name in self._bytes
 
