@@ -9,7 +9,8 @@ import pytest
 from tests.support.model_files import GgufOptions, tiny_model, write_gguf
 
 from sojourn.app.config import data_dir
-from sojourn.app.keeping import StoreOptions, open_recorder, spoken_keeping, store_path
+from sojourn.app.keeping import open_recorder, spoken_keeping, store_path
+from sojourn.app.store_options import StoreOptions
 from sojourn.core.errors import ClientError
 from sojourn.models.fingerprint import fingerprint_of
 from sojourn.models.loading import load

@@ -5,12 +5,12 @@ Labels of ours are summed up; the one label is `model_name`. A name is here only
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-MetricsCompat = Literal["vllm", "sglang"]
+from sojourn.api.settings import MetricsCompat
+
 NAMES: Mapping[MetricsCompat, Mapping[str, str]] = {
     "vllm": {
         "num_requests_running": "requests_running",

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from sojourn.api.metrics_compat import MetricsCompat
 from sojourn.core.clock import Clock
+
+MetricsCompat = Literal["vllm", "sglang"]  # whose names the metrics have besides ours
 
 
 @dataclass(frozen=True, slots=True)

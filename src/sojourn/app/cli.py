@@ -12,15 +12,14 @@ from typing import Annotated
 
 import typer
 
-from sojourn.app.cli_chat import chat
-from sojourn.app.cli_models import models
+from sojourn.app.commands import Commands
 from sojourn.app.config import cache_dir
-from sojourn.app.serve import serve
 from sojourn.core.errors import ClientError, CorruptionError, SojournError
 from sojourn.engine.thread import EngineStoppedError
 
 app = typer.Typer(
     name="sojourn",
+    cls=Commands,
     help="An LLM serving engine whose centre is the streaming session.",
     no_args_is_help=True,
     add_completion=False,
@@ -42,11 +41,6 @@ def before_a_subcommand(
     ] = False,
 ) -> None:
     """An LLM serving engine whose centre is the streaming session."""
-
-
-app.command()(chat)
-app.command()(serve)
-app.add_typer(models, name="models")
 
 
 def run(arguments: list[str]) -> int:

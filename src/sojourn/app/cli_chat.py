@@ -13,7 +13,10 @@ from sojourn.app.engine import Engine
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.backends.protocol import KvDtype
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
+
+@app.command()
 def chat(
     model: Annotated[str, typer.Option(help="Catalogue name, GGUF file, model folder or hub id.")] = "smollm2",
     system: Annotated[str | None, typer.Option(help="System message, before the first turn.")] = None,

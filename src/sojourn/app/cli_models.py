@@ -13,12 +13,17 @@ from sojourn.models.config import ModelConfig
 from sojourn.models.loading import ModelDescription, ModelListing, describe, list_models, pull
 from sojourn.models.manifest import ModelInfo
 
-models = typer.Typer(
-    help="List, fetch and look at models.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+app = typer.Typer(
+    name="models",
+    help="List, fetch and look at models.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
-@models.command("list")
+@app.command("list")
 def list_command() -> None:
     """The catalogue, and every other model that is prepared on this machine."""
     console = plain_console()
@@ -27,7 +32,7 @@ def list_command() -> None:
     print_table(console, rows)
 
 
-@models.command("pull")
+@app.command("pull")
 def pull_command(
     name: Annotated[str, typer.Argument(help="Catalogue name, GGUF file, model folder or hub id.")],
 ) -> None:
@@ -40,7 +45,7 @@ def pull_command(
         console.print(line)
 
 
-@models.command("show")
+@app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help="Catalogue name, GGUF file, model folder or hub id.")],
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sojourn.api.metrics_compat import MetricsCompat
+from sojourn.api.settings import MetricsCompat
 
 OverlapOption = Annotated[
     bool | None,
@@ -28,3 +28,7 @@ MetricsCompatOption = Annotated[MetricsCompat | None, typer.Option(help="Metrics
 EnableStreamingOption = Annotated[  # an option of the dialect; ours are always on
     bool, typer.Option("--enable-streaming-session", help="Accepted; streaming sessions are always on.")
 ]
+DiskCacheOption = Annotated[
+    Path | None, typer.Option(help="Folder for KV that the pool has no room for, and across restarts; by default none.")
+]
+DiskCacheBytesOption = Annotated[int, typer.Option(help="Most bytes in that folder.")]

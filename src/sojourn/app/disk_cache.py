@@ -7,9 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
-
-import typer
+from typing import Protocol
 
 from sojourn.app.config import EngineOptions
 from sojourn.cache.tiers_store import StoreTier
@@ -26,11 +24,6 @@ QUEUE_SHARE = 0.7  # of that time; the rest is for what is queued by then
 READ_WAIT_S = 0.02  # that an engine with nothing else to do waits for the disk before it looks for new work
 
 logger = logging.getLogger("sojourn.disk")
-
-DiskCacheOption = Annotated[
-    Path | None, typer.Option(help="Folder for KV that the pool has no room for, and across restarts; by default none.")
-]
-DiskCacheBytesOption = Annotated[int, typer.Option(help="Most bytes in that folder.")]
 
 
 class Saved(Protocol):

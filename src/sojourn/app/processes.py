@@ -9,8 +9,8 @@ from typing import Literal
 
 from sojourn.api.settings import FrontSettings
 from sojourn.app.config import EngineOptions
-from sojourn.app.keeping import StoreOptions
 from sojourn.app.limits import Limits
+from sojourn.app.store_options import StoreOptions
 
 EXIT_OPTIONS = 2
 EXIT_BROKEN_LAW = 70

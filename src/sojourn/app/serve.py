@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from sojourn.api.metrics_compat import MetricsCompat
-from sojourn.api.settings import FrontSettings
+from sojourn.api.settings import FrontSettings, MetricsCompat
 from sojourn.app import config
 from sojourn.app.cli_options import (
+    DiskCacheBytesOption,
+    DiskCacheOption,
     DraftsMaxOption,
     EnableStreamingOption,
     HostOption,
@@ -26,8 +27,11 @@ from sojourn.app.cli_options import (
     StrictOption,
 )
 from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
-from sojourn.app.disk_cache import DiskCacheBytesOption, DiskCacheOption
-from sojourn.app.keeping import (
+from sojourn.app.limits import LimitOption, Limits
+from sojourn.app.logs import configure
+from sojourn.app.processes import EngineStart, FrontStart, LogFormat
+from sojourn.app.run_folder import run_folder
+from sojourn.app.store_options import (
     DataDirOption,
     DurabilityOption,
     StoreDaysOption,
@@ -35,10 +39,6 @@ from sojourn.app.keeping import (
     StoreOptions,
     StoreSyncOption,
 )
-from sojourn.app.limits import LimitOption, Limits
-from sojourn.app.logs import configure
-from sojourn.app.processes import EngineStart, FrontStart, LogFormat
-from sojourn.app.run_folder import run_folder
 from sojourn.app.supervisor import Part, Supervisor, listen
 from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import check_number, check_range
@@ -46,8 +46,10 @@ from sojourn.core.errors import ClientError
 from sojourn.sessions.store import Durability
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
+@app.command()
 def serve(
     model: Annotated[str, typer.Option(help="Catalogue name, GGUF file, model folder or hub id.")] = "smollm2",
     host: HostOption = "127.0.0.1",
