@@ -12,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from sojourn.api import disk_tier, wire
 from sojourn.api.engine_link import EngineLink
 from sojourn.api.errors import Fault
-from sojourn.api.metrics_compat import CompatCollector, MetricsCompat
+from sojourn.api.metrics_compat import CompatCollector
+from sojourn.api.settings import MetricsCompat
 from sojourn.engine.meter import Histogram as Buckets
 from sojourn.sessions.recorder import KeptStatistics
 
