@@ -3,11 +3,12 @@
 A back end owns weights, KV memory and page tables. It never allocates, frees or chooses a page, and knows no requests.
 """
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sojourn.core.record import record
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -16,7 +17,7 @@ F32 = NDArray[np.float32]
 KvDtype = Literal["f16", "f32"]  # of cached keys and values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class SamplingBatch:
     """Parameters of the L sampled rows, column by column (see core.step.SamplingParams).
 
@@ -45,7 +46,7 @@ class SamplingBatch:
     num_logprobs: int  # -1: none; 0: the sampled token's; k: the k best too, for every row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Batch:
     """B sequences, M rows in all; sequence i has rows for positions `[starts[i], starts[i] + lengths[i])`, in order.
 
@@ -64,7 +65,7 @@ class Batch:
     want_logits: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class BatchOutput:
     tokens: I32  # [L] sampled tokens; empty without sampling
     logprobs: F32  # [L], or [0] when not asked for

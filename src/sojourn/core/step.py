@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core.ids import SeqId, StepId
+from sojourn.core.record import record
 
 TokenArray = NDArray[np.int32]
 PageArray = NDArray[np.int32]  # PageIds
@@ -67,7 +68,7 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class TableEdit:
     """Pages `[first, first + len(pages))` of a sequence's page table in one pool become `pages` (a copy of its own)."""
 
@@ -96,7 +97,7 @@ class BegunSequence:
     draft_len: int = 0  # of those, the draft model's pages have the KV
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Work:
     """What one sequence does in one step. A sequence occurs at most once in a step.
 
@@ -124,7 +125,7 @@ class Work:
     begins: BegunSequence | None = None  # on the first work of a sequence
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class StepPlan:
     """`ends`: sequences that run no more; their rows may begin another one in this very step."""
 
@@ -133,7 +134,7 @@ class StepPlan:
     ends: tuple[SeqId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Sample:
     """One sampled token; `top` holds (token id, log-probability), best first, when asked for."""
 
@@ -142,7 +143,7 @@ class Sample:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Span:
     """What one work came to. Its KV stands for `[start, start + num_computed)`: 0 of a work that had nothing to do."""
 
@@ -155,7 +156,7 @@ class Span:
         return self.start + self.num_computed
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class StepResult:
     """Per work of the plan, in its order: the samples that stand (none where nothing was sampled), one per draft that
     was accepted and one more.

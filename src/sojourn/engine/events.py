@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sojourn.core.ids import RequestId
+from sojourn.core.record import record
 from sojourn.core.step import Sample
 from sojourn.scheduler.stop import FinishReason
 
@@ -30,7 +31,7 @@ class Usage:
     num_accepted: int = 0  # of those, what stood in its step; the last ones may be past the end
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class TokensEvent:
     """`known`: the prompt's next tokens with their log-probabilities, where they are asked for; before the first sample."""
 

@@ -20,6 +20,7 @@ from sojourn.cache.protocol import PrefixCache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import RequestId, StepId
+from sojourn.core.record import record
 from sojourn.core.step import StepPlan
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, TokensEvent, Usage
 from sojourn.engine.meter import StepMeter, StepStatistics
@@ -49,7 +50,7 @@ class EngineStatistics:
     by_phase: tuple[StepStatistics, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class _Flight:
     step: StepId
     handle: StepHandle

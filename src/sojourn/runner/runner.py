@@ -9,12 +9,12 @@ A fault comes out of `wait`, and nothing launched after it runs.
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 
 from sojourn.backends.protocol import Backend
 from sojourn.core.clock import Clock
 from sojourn.core.errors import law
+from sojourn.core.record import record
 from sojourn.core.step import StepPlan, StepResult
 from sojourn.runner.inputs import InputBuilder
 from sojourn.runner.outputs import Samples, samples_of
@@ -22,7 +22,7 @@ from sojourn.runner.resolve import Resolver
 from sojourn.spec.protocol import Drafter, NoDrafter
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class StepHandle:
     """A launched step. `wait` blocks until it has run and gives its result, or raises what stopped it. Called once."""
 

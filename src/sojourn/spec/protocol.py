@@ -7,14 +7,14 @@ same. It is deterministic, lives on the thread that runs the steps, and never ra
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from sojourn.core.ids import SeqId
+from sojourn.core.record import record
 from sojourn.core.step import TokenArray, Work
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class DraftAsk:
     """Guess at most `num_max` tokens that follow what was told of `seq`."""
 
