@@ -37,7 +37,7 @@ class Watchdog:
         self._stuck_since: float | None = None  # the first step since one ran that could plan nothing
 
     def ran(self) -> None:
-        """A step was launched, or settled."""
+        """A step was settled."""
         self._stuck_since = None
 
     def waits(self, step: StepId, blocked: Blocked | None) -> None:

@@ -82,10 +82,7 @@ class WriteCheck:
 
     def _check_owner(self, ledger: PageLedger, holding: Holding, work: Launched) -> None:
         pages = self._written(ledger, holding, work)
-        if len(pages) == 1:  # nearly every decode
-            if ledger.owner(PageId(pages.item(0))) == holding.account:
-                return
-        elif (ledger.owners[pages] == holding.account).all():
+        if ledger.owns(holding.account, pages):
             return
         page = PageId(pages[ledger.owners[pages] != holding.account].item(0))
         owner = self._book.accounts.name(ledger.owner(page))

@@ -11,8 +11,7 @@ MakeRoom = Callable[[tuple[int, ...]], bool]  # as `InnerCache.make_room`
 def grow_kv_cache(cache: InnerCache, holding: Holding, length: int, settled: int, make_room: MakeRoom) -> bool:
     """Own places up to `length`, the window kept behind `settled`. False: not yet; nothing has grown."""
     cache.slide(holding, settled)
-    wanted = cache.book.pages_wanted(holding, length)
-    if any(wanted) and not make_room(wanted):  # most decodes want none
+    if length > holding.num_places and not make_room(cache.book.pages_wanted(holding, length)):
         return False
     cache.book.grow(holding, length)
     return True

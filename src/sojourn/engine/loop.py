@@ -127,7 +127,6 @@ class EngineLoop:
         self._watchdog.waits(step, self._scheduler.blocked())
         if plan.work:
             self._next_step += 1
-            self._watchdog.ran()
             if self._mem_check is not None:
                 self._mem_check.before_step(step, self._scheduler.planned())
             self._cache.launch(step)

@@ -56,7 +56,7 @@ class StepMeter:
         self._by_phase = {phase: (Buckets(SECONDS), Buckets(TOKENS)) for phase in PHASES}
 
     def count(self, plan: StepPlan, num_rows: int, seconds: float) -> None:
-        seconds_of, tokens_of = self._by_phase[phase_of([max(1, len(work.tokens)) for work in plan.work])]
+        seconds_of, tokens_of = self._by_phase[phase_of([len(work.tokens) for work in plan.work])]
         seconds_of.observe(seconds)
         tokens_of.observe(num_rows)
 
@@ -68,7 +68,7 @@ class StepMeter:
 
 
 def phase_of(sizes: Sequence[int]) -> str:
-    """A single token is a decode: also the last one of a prompt, which costs the same."""
-    if all(size == 1 for size in sizes):
+    """A single token is a decode, also the last one of a prompt, which costs the same; none is one that runs ahead."""
+    if max(sizes) <= 1:
         return "decode"
-    return "mixed" if any(size == 1 for size in sizes) else "prefill"
+    return "mixed" if min(sizes) <= 1 else "prefill"

@@ -102,6 +102,11 @@ class Holding:
         return self.lists[Pool.FULL].size
 
     @property
+    def num_places(self) -> int:
+        """Tokens that fit its pages."""
+        return self.lists[0].size * self.page_size
+
+    @property
     def swa_evicted_seqlen(self) -> int:
         """The window pool let go below it (with holes it says nothing: liveness is asked page by page). O(history)."""
         if len(self.lists) == 1:
@@ -184,8 +189,8 @@ class HoldingBook:
     def grow(self, holding: Holding, length: int) -> None:
         """Own places up to `length`. Raises CapacityError and changes nothing if it cannot."""
         law(holding.state is HoldingState.LIVE, "%s grows while %s", holding, holding.state)
-        wanted = self._new_pages(holding, length)
-        if wanted:
+        if length > holding.num_places:
+            wanted = self._new_pages(holding, length)
             for ledger in self.ledgers:
                 if ledger.num_free < wanted:
                     raise CapacityError(f"{ledger.pool.name}: {wanted} pages wanted, {ledger.num_free} free")
@@ -197,13 +202,8 @@ class HoldingBook:
 
     def commit(self, holding: Holding, length: int) -> None:
         """The KV of `[kv_committed_len, length)` is final."""
-        law(
-            holding.kv_committed_len <= length <= holding.kv_allocated_len,
-            "commit %d outside %d..%d",
-            length,
-            holding.kv_committed_len,
-            holding.kv_allocated_len,
-        )
+        committed, allocated = holding.kv_committed_len, holding.kv_allocated_len
+        law(committed <= length <= allocated, "commit %d outside %d..%d", length, committed, allocated)
         holding.kv_committed_len = length
         self.check(holding)
 
@@ -330,20 +330,18 @@ class HoldingBook:
 
     def check(self, holding: Holding) -> None:
         """The laws of one holding that cost O(1); called after every change. The census recounts the lists."""
-        size = holding.page_size
-        protected, committed, allocated = (
-            holding.cache_protected_len,
-            holding.kv_committed_len,
-            holding.kv_allocated_len,
-        )
-        if not protected <= committed <= allocated <= holding.lists[0].size * size or protected % size:
-            law(False, "lengths out of order: %s, %d pages", holding, holding.num_pages)
+        size, protected, full = holding.page_size, holding.cache_protected_len, holding.lists[0]
+        if (
+            not protected <= holding.kv_committed_len <= holding.kv_allocated_len <= full.size * size
+            or protected % size
+        ):
+            law(False, "lengths out of order: %s, %d pages", holding, full.size)
         for ledger, pages in zip(self.ledgers, holding.lists, strict=True):
-            if pages.size != holding.lists[0].size or pages.num_own != ledger.balance(holding.account):
+            if pages.size != full.size or pages.num_own != ledger.balance(holding.account):
                 law(False, "%s: %d own of %d pages listed, balance %d; %s", ledger.pool.name, pages.num_own,
                     pages.size, ledger.balance(holding.account), holding)  # fmt: skip
-        if holding.lists[0].num_own != holding.lists[0].size - protected // size:
-            law(False, "%d own pages above the lent %d: %s", holding.lists[0].num_own, protected, holding)
+        if full.num_own != full.size - protected // size:
+            law(False, "%d own pages above the lent %d: %s", full.num_own, protected, holding)
 
     def _new_pages(self, holding: Holding, length: int) -> int:
         return max(0, -(-length // holding.page_size) - holding.lists[0].size)

@@ -152,6 +152,12 @@ class PageLedger:
     def owner(self, page: PageId) -> AccountId:
         return AccountId(self._owner.item(page))
 
+    def owns(self, account: AccountId, pages: PageArray) -> bool:
+        """Whether all these pages are the account's."""
+        if len(pages) == 1:  # of nearly every decode
+            return self._owner.item(pages.item(0)) == account
+        return bool((self._owner[pages] == account).all())
+
     def balance(self, account: AccountId) -> int:
         return self._balance.get(account, 0)
 

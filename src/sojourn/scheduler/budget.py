@@ -18,7 +18,7 @@ class TokenBudget:
     long_left: int | None = None  # of them, for all long prompts together; None: no bound
 
     def decode(self, tokens: int) -> None:
-        """Take a decode's tokens (1, or 1 + drafts). They always fit: the budget covers every batch place."""
+        """Take the tokens of decodes, 1 each. They always fit: the budget covers every batch place."""
         law(tokens <= self.tokens_left, "%d decode tokens, %d left in the step", tokens, self.tokens_left)
         self.tokens_left -= tokens
 

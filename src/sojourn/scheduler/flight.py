@@ -42,8 +42,11 @@ class Flight:
         start, end = request.num_launched, request.num_launched + tokens
         request.num_launched = end
         self.launched.append(Launched(request, request.runs, start, end))
-        self.is_decode &= tokens == 1
-        ids = (int(cached.tokens[start]),) if tokens == 1 else tuple(cached.tokens[start:end].tolist())
+        if tokens == 1:
+            ids = (cached.tokens.item(start),)
+        else:
+            ids = tuple(cached.tokens[start:end].tolist())
+            self.is_decode = False
         known = None if cached.prefix_max is None else request.known_rows(start, end)
         if end < cached.num_tokens or request.only_computes:
             return Work(seq, start, ids, edits, known=known, begins=begins)
@@ -64,7 +67,7 @@ class Flight:
         return Work(
             seq,
             start,
-            () if is_ahead else (int(cached.tokens[start]),),
+            () if is_ahead else (cached.tokens.item(start),),
             edits,
             request.sampling,
             history=cached.known if request.sampling.has_penalties else None,

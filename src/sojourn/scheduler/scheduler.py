@@ -214,17 +214,18 @@ class Scheduler:
         budget = TokenBudget(self._config.step_tokens_max, self._config.chunk_tokens_max)
         flight, works = Flight(step), []
         for share in self._shares(step, budget):
-            if share.request.state is not RequestState.RUNNING:
+            request = share.request
+            if request.seq is None:
                 continue  # retracted in this very pass, for an older one
-            if self._has_room(share):
-                edits = self._cache.take_edits(share.request.cached)
-                if share.is_ahead or share.drafts:
-                    works.append(flight.launch_open(share.request, share.drafts, edits))
-                else:
-                    works.append(flight.launch(share.request, share.tokens, edits))
-            else:
+            if not self._has_room(share):
                 is_short = True
-        if not is_short:
+                continue
+            edits = self._cache.take_edits(request.cached)
+            if share.is_ahead or share.drafts:
+                works.append(flight.launch_open(request, share.drafts, edits))
+            else:
+                works.append(flight.launch(request, share.tokens, edits))
+        if len(self._waiting) and not is_short:
             self._admit_waiting(budget, flight, works)
         if not works:
             return StepPlan(step, ())
@@ -236,19 +237,21 @@ class Scheduler:
         """What each running request may run, oldest first: decodes are served before chunks of prompts, then drafts."""
         shares: list[_Share] = []
         prompts: list[_Share] = []
+        short = 0  # tokens left to compute of short prompts
         for request in self._running:
             remaining = request.cached.num_tokens - request.num_launched
             if remaining > 1:
                 share = _Share(request, remaining)
                 prompts.append(share)
+                short += 0 if request.is_long else remaining
             elif remaining == 1 or request.may_run_ahead:
-                budget.decode(1)
                 share = _Share(request, 1, remaining < 1)
             else:
                 continue  # its last token is in flight
             shares.append(share)
-        others = sum(share.tokens for share in shares if share.tokens == 1 or not share.request.is_long)
-        budget.long_left = self._latency.rows_max(step, others)
+        decodes = len(shares) - len(prompts)
+        budget.decode(decodes)
+        budget.long_left = self._latency.rows_max(step, decodes + short)
         asks_door = bool(prompts) or self._policy is not None
         keeps_door = asks_door and bool(self._free_seqs) and self._admission.is_due(step)
         if prompts:
@@ -288,15 +291,16 @@ class Scheduler:
             share.drafts = 0
             if share.is_ahead:
                 return self._cache.grow(request.cached, request.end_max(1))
-        return self._grow(request, request.num_launched + share.tokens)
+        length = request.num_launched + share.tokens
+        return self._cache.grow(request.cached, length) or self._make_way(request, length)
 
-    def _grow(self, request: Request, length: int) -> bool:
-        """Pages for `length` tokens, retracting the youngest while they are short. False: `request` does not run now.
+    def _make_way(self, request: Request, length: int) -> bool:
+        """Pages for `length` tokens are short: retract the youngest until they are not. False: `request` does not run now.
 
         Victims are younger than `request`, or itself. With a step in flight the pages of a victim are still fenced, so
         one victim a step is enough, and none if what is fenced already will do.
         """
-        while not self._cache.grow(request.cached, length):
+        while True:
             if self._flights and self._cache.covers(request.cached, length):
                 return False  # they wait behind the fence
             if len(self._running) == 1:
@@ -306,7 +310,8 @@ class Scheduler:
             self._retract(victim)
             if victim is request or self._flights:
                 return False
-        return True
+            if self._cache.grow(request.cached, length):
+                return True
 
     def _admit_waiting(self, budget: TokenBudget, flight: Flight, works: list[Work]) -> None:
         """Admit in order of arrival while there are places, tokens and pages; who may pass whom is the line's to say."""
@@ -378,7 +383,7 @@ class Scheduler:
         progress: list[Progress] = []
         for index, launched in enumerate(flight.launched):
             request, samples = launched.request, result.samples[index]
-            if request.runs != launched.run or request.state is not RequestState.RUNNING:
+            if request.runs != launched.run or request.seq is None:
                 self._zombies += 1
                 continue
             if launched.is_open:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sojourn.core.clock import Clock
-from sojourn.core.step import TokenArray
+from sojourn.core.step import Sample, TokenArray
 from sojourn.engine.meter import Buckets, Histogram
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.session import Session
@@ -110,9 +110,9 @@ class Recorder:
             Begun(session.session_id, session.namespace, turn, prompt, note if self._logs_tokens else b"")
         )
 
-    def said(self, session: Session, token_ids: Iterable[int]) -> None:
+    def said(self, session: Session, samples: Iterable[Sample]) -> None:
         if self._logs_tokens and session.session_id in self._shelf:
-            self._pending.append(Said(session.session_id, tuple(token_ids)))
+            self._pending.append(Said(session.session_id, tuple([sample.token for sample in samples])))
 
     def undone(self, session: Session) -> None:
         if session.session_id in self._shelf:
@@ -134,7 +134,7 @@ class Recorder:
 
     def flush(self) -> None:
         """What was noted stands. StoreError: no turn that ended stands, and their ends are forgotten here."""
-        if not (self._logs_tokens or any(is_promise(event) for event in self._pending)):
+        if not self._pending or not (self._logs_tokens or any(is_promise(event) for event in self._pending)):
             return
         try:
             self._keep(())

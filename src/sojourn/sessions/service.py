@@ -381,7 +381,7 @@ class SessionService:
             if session is not None:
                 self._settle(session, event)
         elif (speaking := self._turns.get(event.request_id)) is not None:
-            self._recorder.said(speaking, (sample.token for sample in event.samples))
+            self._recorder.said(speaking, event.samples)
 
     def _settle(self, session: Session, event: FinishedEvent) -> None:
         turn = session.turn
