@@ -53,7 +53,7 @@ def with_drafts(rng: random.Random, config: WorldConfig) -> WorldConfig:
 
 
 def with_tier(rng: random.Random, config: WorldConfig) -> WorldConfig:
-    return replace(config, tier_seed=rng.choice([None, rng.randrange(1000)]))
+    return replace(config, tier_seed=rng.choice([None, rng.randrange(1000)]), tier_ahead=rng.random() < 0.5)
 
 
 class Storm:

@@ -73,6 +73,7 @@ class WorldConfig:
     drafts_right: float = 0.7  # how often the scripted drafter is
     drafts_adapt: bool = False  # as many as seem worth it, not always as many as there is room for
     tier_seed: int | None = None  # of a store of pages below the tree, with its misfortunes; None: no tier
+    tier_ahead: bool = False  # what idle conversations keep is copied there
     draft_pages: int = 0  # usable ones of a draft model, which then guesses instead of the scripted drafter; 0: none
     runs_early: bool = False  # with steps in flight: each runs when it is launched, not when it is waited for
 
@@ -214,6 +215,7 @@ class World:
     ) -> None:
         self.config = config
         self.clock = ManualClock()
+        self.seconds_per_token: float | None = None  # as far as the tier knows
         self.backend = FakeBackend(
             page_size=config.page_size,
             totals=config.totals,
@@ -259,7 +261,10 @@ class World:
         if self.store is None:
             return None
         layout = PoolLayout(self.config.page_size, self.config.window)
-        return StoreTier(self.store, self.backend, b"fake", layout, self.clock, lambda: None)
+        ahead, clock = self.config.tier_ahead, self.clock
+        return StoreTier(
+            self.store, self.backend, b"fake", layout, clock, lambda: self.seconds_per_token, writes_ahead=ahead
+        )
 
     def _await_pages(self) -> None:
         assert self.store is not None, "waits for pages, and nobody reads any"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from sojourn.api import copies, wire
-from sojourn.api.disk_tier import disk_of
+from sojourn.api.disk_tier import disk_of, unwritten
 from sojourn.api.errors import LimitError
 from sojourn.api.pace import Pace
 from sojourn.cache.protocol import CacheStatistics
@@ -23,7 +23,7 @@ from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
 from sojourn.scheduler.request import RequestState, StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams, UnstoredEvent
-from sojourn.sessions.slots import SlotStatistics
+from sojourn.sessions.slot import SlotStatistics
 
 logger = logging.getLogger("sojourn.engine")
 SALT_MARK = "\x1f"  # occurs in no tenant's name and in no id
@@ -229,7 +229,7 @@ class EngineDesk:
             case wire.Interrupt():
                 return self._interrupt(command)
             case wire.ShowPools():
-                return wire.Pools(self._pools())
+                return wire.Pools(self._pools(), self._unwritten())
             case wire.Flush():
                 self._flush()
                 return wire.Done()
@@ -279,7 +279,7 @@ class EngineDesk:
             accepted_tokens=scheduler.accepted,
             steps_by_phase=list(loop.by_phase),
             waiting_for=list(scheduler.waiting_for),
-            disk=disk_of(self._cache.tier_statistics()),
+            disk=disk_of(self._cache.tier_statistics(), slots.num_to_copy),
             kept=self._service.kept(),
         )
 
@@ -402,6 +402,10 @@ class EngineDesk:
         if self._service.has_work:
             raise ConflictError("requests are running or waiting; the cache is not flushed", code="busy")
         self._cache.flush()
+
+    def _unwritten(self) -> wire.Unwritten | None:
+        tier = self._cache.tier_statistics()
+        return None if tier is None else unwritten(tier, self._cache.slot_statistics().num_to_copy)
 
     def _pools(self) -> list[wire.PoolPages]:
         return [

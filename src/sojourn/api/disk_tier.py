@@ -10,7 +10,11 @@ from sojourn.core.tier import TierStatistics
 TIER = "disk"
 
 
-def disk_of(tier: TierStatistics | None) -> wire.DiskTier | None:
+def unwritten(tier: TierStatistics, num_to_copy: int) -> wire.Unwritten:
+    return wire.Unwritten(num_to_copy, tier.store.unwritten)
+
+
+def disk_of(tier: TierStatistics | None, num_to_copy: int = 0) -> wire.DiskTier | None:
     if tier is None:
         return None
     store = tier.store
@@ -31,6 +35,9 @@ def disk_of(tier: TierStatistics | None) -> wire.DiskTier | None:
         fetches_failed=tier.failed,
         fetches_slow=tier.slow,
         fetches_lost=tier.lost,
+        ahead_bytes=store.ahead_bytes,
+        unwritten_pages=store.unwritten,
+        unwritten_sessions=num_to_copy,
     )
 
 
@@ -44,7 +51,11 @@ def families(disk: wire.DiskTier) -> Iterator[Metric]:
     most = GaugeMetricFamily("sojourn_kv_tier_bytes_capacity", "Most bytes of page files.", labels=["tier"])
     most.add_metric([TIER], disk.bytes_max)
     demoted = CounterMetricFamily("sojourn_kv_demoted_bytes", "Bytes written to a tier.", labels=["cause", "tier"])
-    demoted.add_metric(["evicted", TIER], disk.written_bytes)
+    demoted.add_metric(["evicted", TIER], disk.written_bytes - disk.ahead_bytes)
+    demoted.add_metric(["ahead", TIER], disk.ahead_bytes)
+    waiting = GaugeMetricFamily("sojourn_kv_tier_unwritten", "What a kill would lose now.", labels=["tier", "what"])
+    waiting.add_metric([TIER, "sessions"], disk.unwritten_sessions)
+    waiting.add_metric([TIER, "pages"], disk.unwritten_pages)
     promoted = CounterMetricFamily("sojourn_kv_promoted_bytes", "Bytes read from a tier.", labels=["cause", "tier"])
     promoted.add_metric(["prompt", TIER], disk.read_bytes)
     lost = CounterMetricFamily("sojourn_kv_tier_lost_pages", "Pages a tier does not have.", labels=["tier", "reason"])
@@ -64,4 +75,4 @@ def families(disk: wire.DiskTier) -> Iterator[Metric]:
         ("evicted", disk.fetches_lost),
     ):
         failed.add_metric([TIER, reason], count)
-    yield from (usable, kept, most, demoted, promoted, lost, fetches, failed)
+    yield from (usable, kept, most, demoted, waiting, promoted, lost, fetches, failed)

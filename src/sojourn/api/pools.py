@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
@@ -27,11 +27,19 @@ class PoolObject(BaseModel):
     leaked: int
 
 
+class UnwrittenObject(BaseModel):
+    """What a killed engine would have to compute again: idle sessions to be written, pages on their way to files."""
+
+    sessions: int
+    pages: int
+
+
 class PoolsObject(BaseModel):
     object: Literal["pools"] = "pools"
     page_size: int
     identity: bool
     pools: list[PoolObject]
+    unwritten: UnwrittenObject | None = Field(default=None, description="null without a disk cache")
 
 
 class FlushedObject(BaseModel):
@@ -64,7 +72,13 @@ async def show_pools(request: Request) -> PoolsObject:
         for pool in shown.pools
     ]
     page_size = front.text.card.page_size
-    return PoolsObject(page_size=page_size, identity=not any(pool.leaked for pool in pools), pools=pools)
+    waiting = shown.unwritten
+    return PoolsObject(
+        page_size=page_size,
+        identity=not any(pool.leaked for pool in pools),
+        pools=pools,
+        unwritten=None if waiting is None else UnwrittenObject(sessions=waiting.sessions, pages=waiting.pages),
+    )
 
 
 @router.post("/v1/pools/flush", operation_id="flush_pools")

@@ -281,8 +281,18 @@ class Stopped(Body, frozen=True):
     stopped: bool
 
 
+class Unwritten(Body, frozen=True):
+    """What the disk tier would miss if the engine died now: idle sessions to be looked at, pages on their way to files."""
+
+    sessions: int
+    pages: int
+
+
 class Pools(Body, frozen=True):
+    """`unwritten` None: there is no disk tier."""
+
     pools: list[PoolPages]
+    unwritten: Unwritten | None = None
 
 
 class Done(Body, frozen=True):
@@ -393,6 +403,9 @@ class DiskTier(Message, frozen=True):
     fetches_failed: int
     fetches_slow: int
     fetches_lost: int
+    ahead_bytes: int = 0  # of those written, before their pages were given up
+    unwritten_pages: int = 0
+    unwritten_sessions: int = 0
 
 
 class Heartbeat(Message, frozen=True):

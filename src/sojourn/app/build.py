@@ -188,7 +188,10 @@ def build_parts(
     """Everything between a back end and the sessions on it."""
     book = HoldingBook(size.layout, size.totals)
     guessing = speculation(options, model, draft)
-    tier = None if disk is None else disk.tier(size.layout, lambda: seconds_per_token(loop.statistics()))
+    tier = None
+    if disk is not None:
+        ahead = options.disk_cache_ahead
+        tier = disk.tier(size.layout, lambda: seconds_per_token(loop.statistics()), writes_ahead=ahead)
     inner = RadixCache(book, tier) if options.cache == "radix" else NoneCache(book)
     cache = SessionAwareCache(inner, drafts=guessing.drafts)
     scheduler_config = SchedulerConfig(

@@ -32,3 +32,10 @@ DiskCacheOption = Annotated[
     Path | None, typer.Option(help="Folder for KV that the pool has no room for, and across restarts; by default none.")
 ]
 DiskCacheBytesOption = Annotated[int, typer.Option(help="Most bytes in that folder.")]
+DiskCacheAheadOption = Annotated[
+    bool,
+    typer.Option(
+        "--disk-cache-ahead/--no-disk-cache-ahead",
+        help="Write idle conversations there while the disk is idle, so that a kill loses little.",
+    ),
+]

@@ -44,6 +44,7 @@ class EngineOptions:
     drafts_max: int = 8
     disk_cache: str | None = None  # a folder
     disk_cache_bytes: int = 4 << 30
+    disk_cache_ahead: bool = True
 
     def check(self) -> None:
         """Raise ClientError on the first option that no model could satisfy; it names the option and the bound."""
@@ -58,6 +59,7 @@ class EngineOptions:
         check_range("drafts_max", self.drafts_max, 1, DRAFTS_MAX)
         check_range("disk_cache_bytes", self.disk_cache_bytes, 1 << 20, 1 << 50)
         check_text("speculate", self.speculate)
+        check_flag("disk_cache_ahead", self.disk_cache_ahead)
         if self.overlap is not None:
             check_flag("overlap", self.overlap)
         if not is_page_size(self.page_size):

@@ -21,6 +21,7 @@ from sojourn.pages.sizing import PoolLayout
 
 SAVE_S = 6.0  # that an engine takes to write back what it keeps, when it is told to stop; its supervisor waits longer
 QUEUE_SHARE = 0.7  # of that time; the rest is for what is queued by then
+LOCK_WAIT_S = SAVE_S + 4.0  # that an engine waits for the one before it, which may be saving yet
 READ_WAIT_S = 0.02  # that an engine with nothing else to do waits for the disk before it looks for new work
 
 logger = logging.getLogger("sojourn.disk")
@@ -41,9 +42,12 @@ class DiskCache:
     identity: bytes
     clock: Clock
 
-    def tier(self, layout: PoolLayout, seconds_per_token: Callable[[], float | None]) -> StoreTier:
+    def tier(
+        self, layout: PoolLayout, seconds_per_token: Callable[[], float | None], *, writes_ahead: bool
+    ) -> StoreTier:
         """Prices reading against what this engine's own prompts take."""
-        return StoreTier(self.store, self.kv, self.identity, layout, self.clock, seconds_per_token)
+        store, kv, clock = self.store, self.kv, self.clock
+        return StoreTier(store, kv, self.identity, layout, clock, seconds_per_token, writes_ahead=writes_ahead)
 
     def await_pages(self) -> None:
         self.store.wait(READ_WAIT_S)
@@ -59,7 +63,8 @@ def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clo
     """None: none is wanted. A folder that cannot be used is said in the log, and serving goes on."""
     if options.disk_cache is None:
         return None
-    store = DiskStore(Path(options.disk_cache), options.disk_cache_bytes, clock, logger.warning)
+    path, size = Path(options.disk_cache), options.disk_cache_bytes
+    store = DiskStore(path, size, clock, logger.warning)
     return DiskCache(store, kv, kv_identity(model) if store.is_open else b"", clock)
 
 

@@ -47,6 +47,8 @@ class Engine:
     drafts_max   most tokens guessed ahead; how many are is measured, and none where it would not be faster
     disk_cache   a folder for KV that the pool has no room for, which also outlives the engine; by default none is kept
     disk_cache_bytes   most bytes in it; what was used least recently goes
+    disk_cache_ahead   write idle conversations there while nothing else is to be written, so that a killed engine loses
+                 little; by default they are, where there is room
     strict_mem_check   when every page is counted from its owner's side too: 0 when the engine goes idle, 1 every few
                  seconds as well, 2 after every step
 
@@ -74,6 +76,7 @@ class Engine:
         drafts_max: int = 8,
         disk_cache: str | Path | None = None,
         disk_cache_bytes: int = 4 << 30,
+        disk_cache_ahead: bool = True,
         progress: Progress | None = None,
     ) -> None:
         options = EngineOptions(
@@ -93,6 +96,7 @@ class Engine:
             drafts_max=drafts_max,
             disk_cache=None if disk_cache is None else str(disk_cache),
             disk_cache_bytes=disk_cache_bytes,
+            disk_cache_ahead=disk_cache_ahead,
         )
         opened_at = time.localtime()  # what a template calls now stands still: a conversation is rendered many times
         world = World(

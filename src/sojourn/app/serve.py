@@ -14,6 +14,7 @@ import typer
 from sojourn.api.settings import FrontSettings, MetricsCompat
 from sojourn.app import config
 from sojourn.app.cli_options import (
+    DiskCacheAheadOption,
     DiskCacheBytesOption,
     DiskCacheOption,
     DraftsMaxOption,
@@ -77,6 +78,7 @@ def serve(
     store_sync: StoreSyncOption = False,
     disk_cache: DiskCacheOption = None,
     disk_cache_bytes: DiskCacheBytesOption = 4 << 30,
+    disk_cache_ahead: DiskCacheAheadOption = True,
     enable_streaming_session: EnableStreamingOption = True,
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
     report_dir: ReportDirOption = None,
@@ -86,21 +88,12 @@ def serve(
 ) -> int:
     """Serve a model over HTTP. SIGTERM drains; a second one ends at once."""
     options = EngineOptions(
-        context=context,
-        weights=weights,
-        kv_dtype=kv_dtype,
-        threads=threads,
-        page_size=page_size,
-        pool_tokens=pool_tokens,
-        max_running=max_running,
-        chunk=chunk,
-        strict_mem_check=strict_mem_check,
-        overlap=overlap,
-        speculate=speculate,
-        drafts_max=drafts_max,
+        context=context, weights=weights, kv_dtype=kv_dtype, threads=threads, page_size=page_size,
+        pool_tokens=pool_tokens, max_running=max_running, chunk=chunk, strict_mem_check=strict_mem_check,
+        overlap=overlap, speculate=speculate, drafts_max=drafts_max,
         disk_cache=None if disk_cache is None else str(disk_cache),
-        disk_cache_bytes=disk_cache_bytes,
-    )
+        disk_cache_bytes=disk_cache_bytes, disk_cache_ahead=disk_cache_ahead,
+    )  # fmt: skip
     options.check()
     keeping = StoreOptions(durability, str(data_dir or config.data_dir()), store_mib, store_days, store_sync)
     keeping.check()

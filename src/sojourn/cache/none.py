@@ -10,6 +10,7 @@ from sojourn.cache.protocol import (
     CacheKey,
     CacheRequest,
     CacheStatistics,
+    Kept,
     Outcome,
     PrefixMatch,
     Terms,
@@ -19,8 +20,8 @@ from sojourn.cache.release import holding_of, trim_overshoot
 from sojourn.cache.statistics import count_pages
 from sojourn.core.errors import law
 from sojourn.core.ids import StepId
-from sojourn.core.step import TableEdit, TokenArray
-from sojourn.core.tier import TierStatistics
+from sojourn.core.step import Pool, TableEdit, TokenArray
+from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
 
 
@@ -90,6 +91,21 @@ class NoneCache:
 
     def save(self, is_late: Callable[[], bool]) -> None:
         pass
+
+    def write_ahead(self, *, is_busy: bool) -> float | None:
+        return None
+
+    def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
+        return None
+
+    def copy_out(self, key: CacheKey, tokens: TokenArray, holding: Holding | None) -> KvNames | None:
+        return None
+
+    def kv_names(self, key: CacheKey, tokens: TokenArray, num_pages: int, tail_len: int) -> KvNames | None:
+        return None
+
+    def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        return False
 
     def tier_statistics(self) -> TierStatistics | None:
         return None

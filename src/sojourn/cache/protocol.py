@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sojourn.core.ids import AccountId, RequestId, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
-from sojourn.core.tier import TierStatistics
+from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.pages.sizing import PoolLayout
 
@@ -114,6 +114,19 @@ class CacheRequest:
     def reusable(self) -> TokenArray:
         """What to match for an admission: a match ends before the last of them. A view."""
         return self.known if self.prefix_max is None else self.known[: self.prefix_max + 1]
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What is kept of an idle conversation, being copied to a slower tier. Only the tier moves what has a default.
+
+    `tokens` are those that the holding's KV was computed for.
+    """
+
+    key: CacheKey
+    tokens: TokenArray = field(repr=False)
+    holding: Holding = field(repr=False)
+    names: list[bytes] = field(default_factory=list, repr=False)  # of the pages that are done
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +254,13 @@ class PrefixCache(Protocol):
         """Give everything kept to the slower tier, until it is late: nothing will run any more."""
         ...
 
+    def write_ahead(self, *, is_busy: bool) -> float | None:
+        """Give a little of what idle conversations keep to the slower tier, and keep it. To be called between two steps.
+
+        Seconds until there is more to do; None: not before something else becomes idle.
+        """
+        ...
+
     def tier_statistics(self) -> TierStatistics | None:
         """Of the slower tier; None: there is none."""
         ...
@@ -298,6 +318,28 @@ class InnerCache(PrefixCache, Protocol):
 
     def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
         """As `is_fetching`, with the decorator's way to make room."""
+        ...
+
+    def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
+        """Give a little of it to the slower tier. Seconds until it goes on; None: it is done, or not worth it."""
+        ...
+
+    def copy_out(self, key: CacheKey, tokens: TokenArray, holding: Holding | None) -> KvNames | None:
+        """Give a little of the KV of these tokens to the slower tier, and say its names; None: there is no tier.
+
+        `holding` is what is kept of them besides the tree. To be called until nothing is missing.
+        """
+        ...
+
+    def kv_names(self, key: CacheKey, tokens: TokenArray, num_pages: int, tail_len: int) -> KvNames | None:
+        """What the slower tier calls the KV of so many whole pages of these tokens, and of so many tokens behind them.
+
+        None: there is no tier. Pure.
+        """
+        ...
+
+    def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        """Have the slower tier keep a page that came from elsewhere under the name that it would give it. False: not now."""
         ...
 
     def make_room(self, pages: tuple[int, ...]) -> bool:

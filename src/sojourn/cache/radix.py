@@ -19,6 +19,7 @@ from sojourn.cache.protocol import (
     CacheKey,
     CacheRequest,
     CacheStatistics,
+    Kept,
     Outcome,
     PrefixMatch,
     Terms,
@@ -32,7 +33,7 @@ from sojourn.cache.tree import Tree
 from sojourn.core.errors import law
 from sojourn.core.ids import NULL_PAGE, StepId
 from sojourn.core.step import PageArray, Pool, TableEdit, TokenArray
-from sojourn.core.tier import TierStatistics
+from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook, HoldingState
 from sojourn.pages.ledger import PageLedger
 
@@ -174,6 +175,9 @@ class RadixCache:
         leaves = [node for node in self.tree.nodes() if not node.children]
         self._tier.save(sorted(leaves, key=lambda node: -node.last_used), is_late)
 
+    def write_ahead(self, *, is_busy: bool) -> float | None:
+        return None  # what plain requests leave is the tree's, and given up when pages are short
+
     def tier_statistics(self) -> TierStatistics | None:
         return self._tier.statistics()
 
@@ -208,6 +212,18 @@ class RadixCache:
 
     def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
         return self._tier.is_fetching(self, request, make_room)
+
+    def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
+        return self._tier.copy_ahead(kept, is_busy=is_busy)
+
+    def copy_out(self, key: CacheKey, tokens: TokenArray, holding: Holding | None) -> KvNames | None:
+        return self._tier.copy_out(self, key, tokens, holding)
+
+    def kv_names(self, key: CacheKey, tokens: TokenArray, num_pages: int, tail_len: int) -> KvNames | None:
+        return self._tier.kv_names(key, tokens, num_pages, tail_len)
+
+    def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        return self._tier.take_copy(pool, name, data)
 
     def make_room(self, pages: tuple[int, ...]) -> bool:
         if not self.could_obtain(pages, ()):

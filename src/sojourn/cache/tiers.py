@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.cache.node import Node
-from sojourn.cache.protocol import CacheKey, CacheRequest
+from sojourn.cache.protocol import CacheKey, CacheRequest, Kept
 from sojourn.cache.tree import Tree
 from sojourn.core.ids import AccountId
-from sojourn.core.step import TokenArray
-from sojourn.core.tier import TierStatistics
+from sojourn.core.step import Pool, TokenArray
+from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
 
 MakeRoom = Callable[[tuple[int, ...]], bool]  # as `InnerCache.make_room`
@@ -50,6 +50,18 @@ class Tier(Protocol):
     def save(self, leaves: Iterable[Node], is_late: Callable[[], bool]) -> None:
         """Keep copies of every page on the way to these leaves, waiting for room, until it is late."""
         ...
+
+    def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
+        """Keep copies of some of its pages; see `InnerCache`."""
+        ...
+
+    def copy_out(self, ground: Ground, key: CacheKey, tokens: TokenArray, holding: Holding | None) -> KvNames | None:
+        """Keep copies of some pages of these tokens; see `InnerCache`."""
+        ...
+
+    def kv_names(self, key: CacheKey, tokens: TokenArray, num_pages: int, tail_len: int) -> KvNames | None: ...
+
+    def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool: ...
 
     def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
         """Whether the request should wait: pages of its prompt are on their way into the tree.
@@ -89,6 +101,18 @@ class NoTier:
 
     def save(self, leaves: Iterable[Node], is_late: Callable[[], bool]) -> None:
         """Nothing is kept."""
+
+    def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
+        return None
+
+    def copy_out(self, ground: Ground, key: CacheKey, tokens: TokenArray, holding: Holding | None) -> KvNames | None:
+        return None
+
+    def kv_names(self, key: CacheKey, tokens: TokenArray, num_pages: int, tail_len: int) -> KvNames | None:
+        return None
+
+    def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        return False
 
     def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
         return False

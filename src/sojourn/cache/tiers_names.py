@@ -27,6 +27,11 @@ class Namer:
         self._page_size = page_size
         self._by_node: OrderedDict[Node, Names] = OrderedDict()
 
+    @property
+    def kv_format(self) -> bytes:
+        """Of the model and the format of its pages: another one's names are others."""
+        return _hash(b"", self._identity)
+
     def chain(self, namespace: str, tokens: TokenArray) -> Names:
         """Of every whole page of `tokens`."""
         name = self.root(namespace)

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from sojourn.cache.land import Landing, land
 from sojourn.cache.node import Node
-from sojourn.cache.protocol import CacheKey, CacheRequest
+from sojourn.cache.protocol import CacheKey, CacheRequest, Kept
 from sojourn.cache.tiers import Ground, MakeRoom
+from sojourn.cache.tiers_copy import Copier
 from sojourn.cache.tiers_fetch import Fetch, Piece, Planner, Wanted, bytes_of, cargo_of, read_ahead
 from sojourn.cache.tiers_names import Namer
 from sojourn.cache.tiers_spill import Prices, Spill
 from sojourn.core.clock import Clock
 from sojourn.core.step import PageArray, Pool, TokenArray
-from sojourn.core.tier import KvPages, PageStore, TierStatistics
+from sojourn.core.tier import KvNames, KvPages, PageStore, TierStatistics
 from sojourn.pages.holding import Holding
 from sojourn.pages.sizing import PoolLayout
 
@@ -41,6 +42,8 @@ class StoreTier:
         layout: PoolLayout,
         clock: Clock,
         seconds_per_token: Callable[[], float | None],
+        *,
+        writes_ahead: bool = False,
     ) -> None:
         self._store = store
         self._kv = kv
@@ -49,6 +52,8 @@ class StoreTier:
         self._prices = Prices(store, seconds_per_token)
         self._namer = Namer(identity + kv.kv_format.encode(), layout.page_size)
         self._spill = Spill(store, kv, self._namer, self._prices, layout)
+        self._copier = Copier(store, kv, self._namer, self._prices, layout, clock)
+        self._writes_ahead = writes_ahead
         self._active: WeakSet[Fetch] = WeakSet()
         self._tails: WeakValueDictionary[tuple[str, Hashable], Fetch] = WeakValueDictionary()
         self._fetches = self._fetched_pages = self._fetched_tokens = 0
@@ -69,6 +74,21 @@ class StoreTier:
 
     def clear(self) -> None:
         self._store.clear()
+
+    # -- staying
+    def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
+        return self._copier.ahead(kept, is_busy=is_busy) if self._writes_ahead else None
+
+    def copy_out(self, ground: Ground, key: CacheKey, tokens: TokenArray, holding: Holding | None) -> KvNames | None:
+        return self._copier.out(ground, key, tokens, holding) if self._store.statistics().is_open else None
+
+    def kv_names(self, key: CacheKey, tokens: TokenArray, num_pages: int, tail_len: int) -> KvNames | None:
+        if not self._store.statistics().is_open:
+            return None
+        return self._copier.names(key, tokens, num_pages, tail_len)
+
+    def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        return self._store.put(pool, name, data)
 
     # -- coming back
     def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
@@ -121,7 +141,8 @@ class StoreTier:
             store=self._store.statistics(),
             offered=spill.offered,
             known=spill.known,
-            declined=spill.declined + self._declined,
+            declined=spill.declined + self._declined + self._copier.declined,
+            ahead=self._copier.copied,
             fetches=self._fetches,
             fetched_pages=self._fetched_pages,
             fetched_tokens=self._fetched_tokens,

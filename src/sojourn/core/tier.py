@@ -33,6 +33,8 @@ class StoreStatistics:
     failed: int  # pages that the system did not read or write
     swept: int  # files that a process left unfinished when it died
     seconds_per_byte: float | None  # of reading and verifying; None: not measured
+    ahead_bytes: int = 0  # written of pages that were put ahead
+    unwritten: int = 0  # pages that are put and not in a file yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,24 @@ class TierStatistics:
     failed: int  # fetches that ended early: a page was missing or damaged
     slow: int  # took longer than the request would wait
     lost: int  # what the tree had before them was evicted meanwhile
+    ahead: int = 0  # pages copied ahead of their eviction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KvNames:
+    """What the tier calls the KV of a run of tokens, and how much of it is still to be written.
+
+    `full` names its whole pages. In a second pool only the pages from `windows_from` on are wanted: the live window. `tail`
+    names the page of the `tail_len` tokens that follow the whole ones; None: there is none.
+    """
+
+    kv_format: bytes  # the model's and its bytes': pages of another are others, whatever they are called
+    page_bytes: tuple[int, ...]  # of each pool
+    full: Names
+    windows_from: int
+    tail: bytes | None
+    tail_len: int
+    missing: int  # pages that are in the pool and in no file yet
 
 
 class KvPages(Protocol):
@@ -92,6 +112,28 @@ class PageStore(Protocol):
 
         Blocks up to `wait_s` for room.
         """
+        ...
+
+    def put_ahead(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        """As `put`, of a page that somebody still has: for it no page goes that nobody else may have. Once used it is as
+        good as any."""
+        ...
+
+    def touch_ahead(self, pool: Pool, names: Names) -> None:
+        """Of those that were put ahead and not used since: the last one is given up last."""
+        ...
+
+    @property
+    def room_ahead(self) -> int:
+        """Bytes that may be put ahead: nobody else's, or put ahead themselves."""
+        ...
+
+    def num_unwritten(self) -> int:
+        """Pages that are put and in no file yet."""
+        ...
+
+    def is_written(self, pool: Pool, name: bytes) -> bool:
+        """Whether it is in a file."""
         ...
 
     def read(self, pool: Pool, names: Names, page_bytes: int) -> Reading: ...

@@ -32,6 +32,7 @@ BATCH_PAGES = 16  # written before the first of them is synced
 PROBE_BYTES = 1 << 20
 RETRY_S = 60.0  # after the system refused a write
 JOIN_S = 2.0  # that a thread may need for the call that it is in
+LOCK_POLL_S = 0.1
 _WEIGHT = 0.2  # of the newest reading in the measured rate
 
 Warn = Callable[[str], None]
@@ -61,7 +62,17 @@ class FileReading:
 class DiskStore:
     """Owns a folder: one process at a time. `close` ends its threads."""
 
-    def __init__(self, path: Path, bytes_max: int, clock: Clock, warn: Warn, *, queue_bytes: int = QUEUE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        bytes_max: int,
+        clock: Clock,
+        warn: Warn,
+        *,
+        queue_bytes: int = QUEUE_BYTES,
+        lock_wait_s: float = 0.0,
+    ) -> None:
+        """`lock_wait_s`: for another process that has the folder and may be about to end."""
         self._path = path
         self._clock = clock
         self._warn = warn
@@ -79,14 +90,14 @@ class DiskStore:
         self._is_closing = False
         self._retry_at: float | None = None  # writes are off until then
         self._has_warned = False
-        self._written = self._read = self._dropped = self._corrupt = self._failed = self._swept = 0
+        self._written = self._ahead = self._read = self._dropped = self._corrupt = self._failed = self._swept = 0
         self._evicted = [0] * len(MODEL_POOLS)
         self._rate: float | None = None
         self._directory = -1
         self._lock = -1
         self._threads: list[Thread] = []
         try:
-            self._open()
+            self._open(lock_wait_s)
         except OSError as error:
             self._give_up_folder()
             self._say(f"{path} cannot be used: {_reason(error)}")
@@ -115,15 +126,35 @@ class DiskStore:
             if not self._may_write() or size > self._index.bytes_max or not self._has_room(len(data), wait_s):
                 self._dropped += 1
                 return False
-            used = self._index.add(page, size)
-            self._data[page] = data
-            self._data_bytes += len(data)
-            self._to_write.append((page, used))
-            for gone in self._index.overflow():
-                self._evicted[MODEL_POOLS.index(gone[0])] += 1
-                self._forget(gone)
-            self._changed.notify_all()
+            self._take(page, data, self._index.add(page, size))
         return True
+
+    def put_ahead(self, pool: Pool, name: bytes, data: bytes) -> bool:
+        page = pool, name
+        size = files.file_bytes(len(data))
+        with self._changed:
+            if page in self._index:
+                return True
+            if not self._may_write() or size > self._index.room_ahead or not self._has_room(len(data), 0.0):
+                return False
+            self._take(page, data, self._index.add_ahead(page, size))
+        return True
+
+    def touch_ahead(self, pool: Pool, names: Names) -> None:
+        with self._changed:
+            for name in names:
+                self._mark((pool, name), self._index.touch_ahead((pool, name)))
+            self._changed.notify_all()
+
+    @property
+    def room_ahead(self) -> int:
+        return self._index.room_ahead
+
+    def num_unwritten(self) -> int:
+        return len(self._data)
+
+    def is_written(self, pool: Pool, name: bytes) -> bool:
+        return (pool, name) in self._index and (pool, name) not in self._data
 
     def read(self, pool: Pool, names: Names, page_bytes: int) -> FileReading:
         reading = FileReading([(pool, name) for name in names], page_bytes)
@@ -163,6 +194,8 @@ class DiskStore:
                 failed=self._failed,
                 swept=self._swept,
                 seconds_per_byte=self._rate,
+                ahead_bytes=self._ahead,
+                unwritten=len(self._data),
             )
 
     # -- ends
@@ -185,8 +218,20 @@ class DiskStore:
             self._give_up_folder()
 
     # -- inside; the condition is held
+    def _take(self, page: PageId, data: bytes, used: int) -> None:
+        """It is in the index; what has no room there any more goes."""
+        self._data[page] = data
+        self._data_bytes += len(data)
+        self._to_write.append((page, used))
+        for gone in self._index.overflow():
+            self._evicted[MODEL_POOLS.index(gone[0])] += 1
+            self._forget(gone)
+        self._changed.notify_all()
+
     def _use(self, page: PageId) -> None:
-        used = self._index.touch(page)
+        self._mark(page, self._index.touch(page))
+
+    def _mark(self, page: PageId, used: int | None) -> None:
         if used is not None and page not in self._data:
             self._to_mark[page] = used
 
@@ -223,14 +268,16 @@ class DiskStore:
             self._warn(f"the disk cache: {what}; serving goes on without it")
 
     # -- the folder
-    def _open(self) -> None:
+    def _open(self, lock_wait_s: float) -> None:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         self._lock = os.open(".lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=self._directory)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OSError(errno.EBUSY, "another process uses it") from error
+        tries = int(lock_wait_s / LOCK_POLL_S)
+        while not self._take_lock():
+            if tries <= 0:
+                raise OSError(errno.EBUSY, "another process uses it")
+            tries -= 1
+            Event().wait(LOCK_POLL_S)
         entries, unfinished = files.scan(self._path)
         for name in unfinished:
             os.unlink(name, dir_fd=self._directory)
@@ -243,6 +290,13 @@ class DiskStore:
             self._threads.append(Thread(target=work, name=f"sojourn-disk{work.__name__}", daemon=True))
         for thread in self._threads:
             thread.start()
+
+    def _take_lock(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _probe(self) -> None:
         """Whether a page can be written and comes back; what reading costs, until pages have been read."""
@@ -288,6 +342,7 @@ class DiskStore:
             with self._changed:
                 for page, data, _ in batch:
                     self._written += files.file_bytes(len(data))
+                    self._ahead += files.file_bytes(len(data)) if self._index.is_ahead(page) else 0
                     if self._data.get(page) is data:
                         self._take_data(page)
 

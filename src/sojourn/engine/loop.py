@@ -80,6 +80,7 @@ class EngineLoop:
         self._mem_check = mem_check
         self._depth = depth
         self._flights: deque[_Flight] = deque()
+        self._ahead_in: float | None = None  # seconds until more may be written ahead
         self._next_step = 1
         self._settled_at = 0.0  # the last step was, by the clock
         self._meter = StepMeter()
@@ -95,8 +96,8 @@ class EngineLoop:
         return self._scheduler
 
     def wake_in(self) -> float | None:
-        """Seconds until something is due without being asked: nothing ever is."""
-        return None
+        """Seconds until something is due without being asked: what idle conversations keep is to be written."""
+        return self._ahead_in
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(
@@ -122,6 +123,11 @@ class EngineLoop:
 
     def step(self) -> list[Event]:
         """Plan and launch the next step, and settle the oldest in flight when there are more than `depth`."""
+        events = self._step()
+        self._ahead_in = self._cache.write_ahead(is_busy=self.has_work)
+        return events
+
+    def _step(self) -> list[Event]:
         step, began_at = StepId(self._next_step), self._clock()
         plan = self._scheduler.plan(step)
         self._watchdog.waits(step, self._scheduler.blocked())

@@ -275,9 +275,10 @@ class SessionService:
         return self._engine.has_work or bool(self._outbox)
 
     def wake_in(self) -> float | None:
-        """Seconds until the session that is idle longest expires."""
-        first = self._deadlines.first()
-        return None if first is None else max(0.0, first - self._clock())
+        """Seconds until the session that is idle longest expires, or the engine has something to do by itself."""
+        first, engine_in = self._deadlines.first(), self._engine.wake_in()
+        waits = [] if first is None else [max(0.0, first - self._clock())]
+        return min([*waits, *([] if engine_in is None else [engine_in])], default=None)
 
     def shut_down(self) -> None:
         """No step follows: waits for what still runs."""

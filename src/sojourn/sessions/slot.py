@@ -11,11 +11,11 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from sojourn.cache.evict import Rank, VictimQueue
-from sojourn.cache.protocol import CacheKey, CacheRequest
+from sojourn.cache.protocol import CacheKey, CacheRequest, Kept
 from sojourn.cache.release import holding_of
 from sojourn.core.errors import law
 from sojourn.core.step import TokenArray
-from sojourn.pages.holding import Holding
+from sojourn.pages.holding import Holding, HoldingState
 from sojourn.sessions.misses import Miss
 
 NEVER = -1
@@ -53,6 +53,15 @@ class SessionSlot:
         """It has something to give up."""
         return self.holding is not None
 
+    def check(self, *, is_queued: bool) -> None:
+        """The laws of one slot; `is_queued`: it is one of the idle ones."""
+        held = self.holding is not None
+        law(held == is_queued, "%s is queued wrongly", self)
+        law(not (held and self.is_active), "%s is lent and kept", self)
+        law(self.draft is None or not self.is_active, "%s keeps drafts under a turn", self)
+        law(self.draft is None or self.draft.kv_committed_len <= self.settled, "%s keeps drafts of no history", self)
+        law(self.holding is None or self.holding.state is HoldingState.IDLE, "%s keeps a running holding", self)
+
     def use(self, number: int) -> None:
         """A turn of it starts."""
         self.used_before, self.used_last = self.used_last, number
@@ -77,12 +86,30 @@ class SessionSlot:
         return holding
 
 
+@dataclass(frozen=True, slots=True)
+class SlotStatistics:
+    """Counts since the start, and of now."""
+
+    num_slots: int
+    num_active: int
+    num_idle: int  # idle with a holding
+    resumes: int
+    rematches: int  # admissions of a session with history and no legal point of its own
+    demotions: int
+    overshoots: int  # finishes that cut committed tokens
+    num_to_copy: int = 0  # idle ones that a slower tier has not looked at since
+
+
 class IdleSlots:
-    """The slots with a holding and no turn, and the order among them."""
+    """The slots with a holding and no turn, and the order among them.
+
+    Copied to a slower tier is first what has been idle longest: it is least likely to change, and be copied in vain.
+    """
 
     def __init__(self) -> None:
         self._slots: dict[Hashable, SessionSlot] = {}
         self._queue = VictimQueue[SessionSlot](lambda slot: True)
+        self._to_copy: dict[Hashable, Kept] = {}
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -100,9 +127,30 @@ class IdleSlots:
         law(slot.holding is not None and not slot.is_active, "%s is not idle", slot)
         self._slots[slot.key.lineage] = slot
         self._queue.push(slot)
+        self.copy_again(slot)
 
     def remove(self, slot: SessionSlot) -> None:
         del self._slots[slot.key.lineage]
+        self._to_copy.pop(slot.key.lineage, None)
+
+    def copy_again(self, slot: SessionSlot) -> None:
+        """What it keeps has changed."""
+        holding, tokens = slot.holding, slot.tokens
+        assert holding is not None
+        assert tokens is not None
+        self._to_copy.pop(slot.key.lineage, None)
+        self._to_copy[slot.key.lineage] = Kept(slot.key, tokens[: holding.kv_committed_len], holding)
+
+    @property
+    def num_to_copy(self) -> int:
+        return len(self._to_copy)
+
+    def next_to_copy(self) -> Kept | None:
+        return next(iter(self._to_copy.values()), None)
+
+    def copied(self, kept: Kept) -> None:
+        """As far as it was worth it."""
+        del self._to_copy[kept.key.lineage]
 
     def holdings(self, besides: SessionSlot | None = None, up_to: Rank | None = None) -> list[Holding]:
         """All but that slot's, or of those whose rank, as far as `up_to` names one, is not above it."""

@@ -12,7 +12,7 @@ only as a resume point's witness; knows no clients and no text.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 import numpy as np
@@ -37,23 +37,10 @@ from sojourn.cache.statistics import pages_of
 from sojourn.core.errors import law
 from sojourn.core.ids import StepId
 from sojourn.core.step import Pool, TableEdit, TokenArray
-from sojourn.core.tier import TierStatistics
-from sojourn.pages.holding import Holding, HoldingBook, HoldingState
+from sojourn.core.tier import KvNames, TierStatistics
+from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.sessions.misses import Miss, miss_of
-from sojourn.sessions.slot import NEVER, IdleSlots, SessionSlot
-
-
-@dataclass(frozen=True, slots=True)
-class SlotStatistics:
-    """Counts since the start, and of now."""
-
-    num_slots: int
-    num_active: int
-    num_idle: int  # idle with a holding
-    resumes: int
-    rematches: int  # admissions of a session with history and no legal point of its own
-    demotions: int
-    overshoots: int  # finishes that cut committed tokens
+from sojourn.sessions.slot import NEVER, IdleSlots, SessionSlot, SlotStatistics
 
 
 class SessionAwareCache:
@@ -207,6 +194,13 @@ class SessionAwareCache:
             self._demote(slot)
         self._inner.save(is_late)
 
+    def write_ahead(self, *, is_busy: bool) -> float | None:
+        while (kept := self._idle.next_to_copy()) is not None:
+            if (wait_s := self._inner.copy_ahead(kept, is_busy=is_busy)) is not None:
+                return wait_s
+            self._idle.copied(kept)
+        return None
+
     def tier_statistics(self) -> TierStatistics | None:
         return self._inner.tier_statistics()
 
@@ -233,14 +227,7 @@ class SessionAwareCache:
     def audit(self) -> CacheAudit:
         self._drafts.audit()
         for lineage, slot in self._slots.items():
-            held = slot.holding is not None
-            law(held == (lineage in self._idle), "%s is queued wrongly", slot)
-            law(not (held and slot.is_active), "%s is lent and kept", slot)
-            law(slot.draft is None or not slot.is_active, "%s keeps drafts under a turn", slot)
-            law(
-                slot.draft is None or slot.draft.kv_committed_len <= slot.settled, "%s keeps drafts of no history", slot
-            )
-            law(slot.holding is None or slot.holding.state is HoldingState.IDLE, "%s keeps a running holding", slot)
+            slot.check(is_queued=lineage in self._idle)
         return self._inner.audit()
 
     # -- sessions
@@ -266,6 +253,7 @@ class SessionAwareCache:
         target = min(length, slot.holding.kv_committed_len)
         if target > 0 and self.book.is_legal(slot.holding, target):
             self.book.cut(slot.holding, target)
+            self._idle.copy_again(slot)
         else:
             self._demote(slot, Miss.REWIND)
 
@@ -289,6 +277,16 @@ class SessionAwareCache:
         slot = self._idle.get(lineage)
         if slot is not None:
             self._demote(slot)
+
+    @property
+    def inner(self) -> InnerCache:
+        """What it decorates: to ask of a slower tier what no session has to do with."""
+        return self._inner
+
+    def copy_out(self, key: CacheKey, tokens: TokenArray) -> KvNames | None:
+        """As `InnerCache.copy_out`, with what the session keeps."""
+        slot = self._idle.get(key.lineage)
+        return self._inner.copy_out(key, tokens, None if slot is None else slot.holding)
 
     def session_held_tokens(self) -> int:
         """Places of the full pool that idle slots own; what they lend from the tree is the tree's."""
@@ -319,8 +317,9 @@ class SessionAwareCache:
     def slot_statistics(self) -> SlotStatistics:
         active = sum(slot.is_active for slot in self._slots.values())
         return SlotStatistics(
-            len(self._slots), active, len(self._idle), self._resumes, self._rematches, self._demotions, self._overshoots
-        )
+            len(self._slots), active, len(self._idle), self._resumes, self._rematches, self._demotions,
+            self._overshoots, self._idle.num_to_copy,
+        )  # fmt: skip
 
     # -- admission
     def _slot_for(self, request: CacheRequest) -> SessionSlot:
