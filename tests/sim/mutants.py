@@ -179,8 +179,8 @@ MUTANTS = (
     Mutant(
         "a zombie's result is taken",
         "scheduler/scheduler.py",
-        "            if request.runs != launched.run or request.state is not RequestState.RUNNING:\n",
-        "            if request.state is not RequestState.RUNNING:\n",
+        "            if request.runs != launched.run or request.seq is None:\n",
+        "            if request.seq is None:\n",
     ),
     Mutant(
         "a retracted request forgets what it said",
