@@ -29,9 +29,11 @@ class Bench:
         self.warnings: list[str] = []
         self.stores: list[DiskStore] = []
 
-    def open(self, pages: int = 100, queue_bytes: int = 1 << 20) -> DiskStore:
+    def open(self, pages: int = 100, queue_bytes: int = 1 << 20, lock_wait_s: float = 0.0) -> DiskStore:
         cap = pages * files.file_bytes(PAGE)
-        store = DiskStore(self.path, cap, self.clock, self.warnings.append, queue_bytes=queue_bytes)
+        store = DiskStore(
+            self.path, cap, self.clock, self.warnings.append, queue_bytes=queue_bytes, lock_wait_s=lock_wait_s
+        )
         self.stores.append(store)
         return store
 
@@ -255,6 +257,25 @@ def test_two_processes_do_not_share_a_folder(bench: Bench) -> None:
     assert read(first, 1) == [page(1)]
     first.close()
     assert read(bench.open(), 1) == [page(1)]
+
+
+def test_a_folder_whose_process_is_about_to_end_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.open()
+    fill(first, 1)
+    tries: list[bool] = []
+    take = DiskStore._take_lock
+
+    def watched(store: DiskStore) -> bool:
+        tries.append(take(store))
+        if len(tries) == 3:
+            first.close()
+        return tries[-1]
+
+    monkeypatch.setattr(DiskStore, "_take_lock", watched)
+    second = bench.open(lock_wait_s=GUARD_S)
+    assert tries == [False, False, False, True]
+    assert read(second, 1) == [page(1)]
+    assert not bench.warnings
 
 
 def test_a_file_that_the_system_does_not_read_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clo
     if options.disk_cache is None:
         return None
     path, size = Path(options.disk_cache), options.disk_cache_bytes
-    store = DiskStore(path, size, clock, logger.warning)
+    store = DiskStore(path, size, clock, logger.warning, lock_wait_s=LOCK_WAIT_S)
     return DiskCache(store, kv, kv_identity(model) if store.is_open else b"", clock)
 
 

@@ -26,7 +26,7 @@ from sojourn.app.follow import follow_parent
 from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
-from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
+from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, KILL_AFTER_S, EngineStart
 from sojourn.app.speculation import guesser, spoken
 from sojourn.app.startup import Served, decisions, spoken_overlap, table
 from sojourn.app.terminal import plain_console, show_progress
@@ -51,6 +51,7 @@ def serve_engine(start: EngineStart) -> int:
         seed=secrets.randbits(63),
         free_memory=available_memory(),
     )
+    follow_parent(KILL_AFTER_S)
     with log_progress() if start.log_format == "json" else show_progress(plain_console(stderr=True)) as progress:
         prepared = prepare(start.model, start.options, world, progress)
     try:
@@ -64,7 +65,7 @@ def serve_engine(start: EngineStart) -> int:
 
 
 def _serve_kept(start: EngineStart, prepared: Prepared, world: World) -> EngineStoppedError | None:
-    """With the sessions that the store has."""
+    """With the sessions that the store has. What is kept in files is saved last: whoever serves next waits for both."""
     recorder = open_recorder(start.keeping, prepared.model, world.clock)
     try:
         parts = build_parts(
@@ -81,9 +82,12 @@ def _serve_kept(start: EngineStart, prepared: Prepared, world: World) -> EngineS
             recorder=recorder,
         )
         parts.service.restore()
-        return _serve(start, prepared, parts, world)
+        stopped = _serve(start, prepared, parts, world)
     finally:
         recorder.close()
+    if prepared.disk is not None and stopped is None:
+        prepared.disk.save(parts.cache)
+    return stopped
 
 
 def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: World) -> EngineStoppedError | None:
@@ -116,7 +120,6 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
         clock=world.clock,
     )
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
-    follow_parent()
     kept = spoken_keeping(start.keeping, prepared.model, len(parts.service.session_ids()))
     gc.freeze()  # vocabulary and model stay: a full collection between two steps need not look at them
     thread.start()
@@ -124,8 +127,6 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     server.run()
     thread.stop()
     outbox.close()
-    if prepared.disk is not None and thread.fault is None:
-        prepared.disk.save(parts.cache)
     return thread.fault  # read after the thread has ended: its last step may have found it
 
 

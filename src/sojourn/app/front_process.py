@@ -29,7 +29,7 @@ from sojourn.api.settings import FrontWorld
 from sojourn.app.config import traces_wanted
 from sojourn.app.follow import follow_parent
 from sojourn.app.logs import configure
-from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, FrontStart
+from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, KILL_AFTER_S, FrontStart
 from sojourn.core.errors import ClientError
 
 # Longer than clients keep theirs: who closes first must not be the one who cannot know of a request under way. httpx, and so
@@ -121,7 +121,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=FrontStart)
     configure(start.log_format)
-    follow_parent()
+    follow_parent(start.settings.shutdown_timeout_s + KILL_AFTER_S)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve_front(start))

@@ -16,12 +16,11 @@ import sys
 import time
 from dataclasses import dataclass
 
-from sojourn.app.processes import EXIT_OPTIONS
+from sojourn.app.processes import EXIT_OPTIONS, KILL_AFTER_S
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
 STEADY_S = 60.0  # a process that ran this long starts over at the first back-off
-KILL_AFTER_S = 10.0
 logger = logging.getLogger("sojourn.supervisor")
 
 
