@@ -1,5 +1,6 @@
 """The packed cache: later loads are the first one's equal, and whatever is outdated or damaged is packed again."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -173,6 +174,38 @@ def test_a_cache_that_cannot_be_written_is_named(model_path: Path, tmp_path: Pat
     blocked.touch()
     with pytest.raises(ModelError, match=r"file/packed: the packed model cannot be written"):
         load(str(model_path), cache_dir=blocked)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_cache_that_is_read_only_is_used_without_keeping_anything(
+    model_path: Path,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    kept = load(str(model_path), cache_dir=cache)
+    assert not caplog.records
+    mkdir, other = Path.mkdir, tmp_path / "other"
+
+    def refuse(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        if path.is_relative_to(other):
+            raise OSError(number, os.strerror(number), str(path))
+        mkdir(path, mode, parents, exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(store.tempfile, "tempdir", str(temporary))
+    loaded = load(str(model_path), cache_dir=other)
+    for name, matrix in kept.packed.matrices.items():
+        np.testing.assert_array_equal(unpack(loaded.packed.matrices[name]), unpack(matrix))
+    assert (loaded.info, loaded.text, loaded.tokenizer_json) == (kept.info, kept.text, kept.tokenizer_json)
+    assert not list(temporary.iterdir())
+    (record,) = caplog.records
+    assert (record.levelname, "SOJOURN_CACHE" in record.getMessage()) == ("WARNING", True)
+    assert os.strerror(number) in record.getMessage()
 
 
 def _load_in_process(path: str, cache: str, queue: "multiprocessing.SimpleQueue[str]") -> None:

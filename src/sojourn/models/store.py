@@ -9,9 +9,12 @@ A changed source has another fingerprint, so its folder is another one, and the 
 stands. Knows no file format of models.
 """
 
+import errno
+import logging
 import mmap
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +36,8 @@ from sojourn.models.progress import Progress
 from sojourn.models.text_config import TextConfig
 
 ALIGNMENT = 64
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+logger = logging.getLogger("sojourn.models")
 _MANIFEST, _WEIGHTS, _TOKENIZER, _TEXT = "manifest.json", "weights.bin", "tokenizer.json", "text.json"
 
 
@@ -61,17 +66,7 @@ class PackedCache:
 
     def open(self, source: SourceId, weights: Weights | None) -> LoadedModel | None:
         """Map the packed model; None if it is not here, damaged, or of another version or source."""
-        folder = self._folder(source, weights)
-        manifest = read_manifest(folder)
-        if manifest is None:
-            return None
-        try:
-            packed = _map(folder, manifest)
-            text = TextConfig.from_json((folder / _TEXT).read_text(encoding="utf-8"))
-            tokenizer_json = (folder / _TOKENIZER).read_bytes().decode()
-        except (OSError, ValueError, ModelError):
-            return None
-        return LoadedModel(packed, tokenizer_json, text, manifest.info)
+        return _open(self._folder(source, weights))
 
     def info(self, source: SourceId, weights: Weights | None) -> tuple[ModelConfig, ModelInfo] | None:
         manifest = read_manifest(self._folder(source, weights))
@@ -80,7 +75,7 @@ class PackedCache:
     def build(
         self, source: SourceId, checkpoint: Checkpoint, weights: Weights | None, progress: Progress
     ) -> LoadedModel:
-        """Pack and publish the folder, then map it."""
+        """Pack and publish the folder, then map it. Where the cache cannot be written to, what is packed is not kept."""
         target = self._folder(source, weights)
         try:
             with exclusive_scratch(self._directory, progress) as scratch:
@@ -89,7 +84,15 @@ class PackedCache:
                     publish(scratch, target)
                     self._sweep_outdated(target)
         except OSError as error:
-            raise ModelError(f"{self._directory}: the packed model cannot be written: {error}") from error
+            if error.errno not in _READ_ONLY:
+                raise _unwritten(self._directory, error) from error
+            logger.warning(
+                "%s: the packed model cannot be kept (%s), so every start packs it again; "
+                "let SOJOURN_CACHE name a folder that can be written to",
+                self._directory,
+                error.strerror,
+            )
+            return _packed_for_now(source, checkpoint, weights, progress)
         loaded = self.open(source, weights)
         if loaded is None:
             raise ModelError(f"{target}: cannot be read back after packing; check the disk")
@@ -109,6 +112,39 @@ class PackedCache:
         for folder in self._directory.glob(f"{prefix}-*"):
             if folder != current:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _packed_for_now(
+    source: SourceId, checkpoint: Checkpoint, weights: Weights | None, progress: Progress
+) -> LoadedModel:
+    """In a folder that is removed as soon as its files are mapped: the system keeps them for as long as they are."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="sojourn-packed-") as place:
+            folder = Path(place)
+            _write(folder, source, checkpoint, make_plan(checkpoint, weights), progress)
+            loaded = _open(folder)
+    except OSError as error:
+        raise _unwritten(Path(tempfile.gettempdir()), error) from error
+    if loaded is None:
+        raise ModelError(f"{tempfile.gettempdir()}: what was packed cannot be read back; check the disk")
+    return loaded
+
+
+def _open(folder: Path) -> LoadedModel | None:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return None
+    try:
+        packed = _map(folder, manifest)
+        text = TextConfig.from_json((folder / _TEXT).read_text(encoding="utf-8"))
+        tokenizer_json = (folder / _TOKENIZER).read_bytes().decode()
+    except (OSError, ValueError, ModelError):
+        return None
+    return LoadedModel(packed, tokenizer_json, text, manifest.info)
+
+
+def _unwritten(directory: Path, error: OSError) -> ModelError:
+    return ModelError(f"{directory}: the packed model cannot be written: {error}")
 
 
 def read_manifest(folder: Path) -> Manifest | None:
