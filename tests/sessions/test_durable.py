@@ -16,7 +16,7 @@ from tests.support.world import WorldConfig
 from sojourn.core.errors import ClientError, ConflictError
 from sojourn.engine.events import FinishReason
 from sojourn.sessions.journal import SqliteJournal
-from sojourn.sessions.recorder import KeptStatistics, Recorder
+from sojourn.sessions.recorder import PENDING_MAX, KeptStatistics, Recorder
 from sojourn.sessions.service import SessionService, TurnParams, UnstoredEvent
 from sojourn.sessions.shelf import bytes_of
 from sojourn.sessions.store import NoStore, SessionStore, StoredSession, StoreError, StoreEvent
@@ -35,7 +35,12 @@ class FailingStore:
     def load(self) -> Sequence[StoredSession]:
         return ()
 
+    def age(self) -> float:
+        return 0.0
+
     def commit(self, events: Sequence[StoreEvent]) -> None:
+        if not events:  # then no disk is asked
+            return
         if self.fails:
             raise StoreError("the disk is full")
         self.groups.append(list(events))
@@ -126,6 +131,44 @@ def test_only_time_that_a_server_ran_counts_against_an_idle_session(tmp_path: Pa
     assert world_on(tmp_path / "a.db").service.session_ids() == ("long",)
 
 
+def idle(world: SessionWorld, seconds: float) -> None:
+    """Time passes, and the service is woken when it asked for it."""
+    end = world.clock.now + seconds
+    while (wait_s := world.service.wake_in()) is not None and world.clock.now + wait_s <= end:
+        world.clock.now += wait_s
+        world.step()
+        assert world.service.wake_in() != 0.0, "it would be woken for ever"
+    world.clock.now = end
+
+
+@pytest.mark.parametrize(("is_killed", "left"), [(True, 10.0), (False, 5.0)])
+@pytest.mark.parametrize("own", [True, False])
+def test_time_in_which_nothing_is_kept_counts_as_well(tmp_path: Path, is_killed: bool, left: float, own: bool) -> None:
+    """A killed server forgets what passed since it last told its store of the time."""
+    world = world_on(tmp_path / "a.db", idle_max_s=500.0 if own else 60.0)
+    world.service.open("a", idle_timeout_s=60.0 if own else None)
+    idle(world, 55.0)
+    shut(world) if is_killed else world.service._recorder.close()
+    again = world_on(tmp_path / "a.db", idle_max_s=500.0 if own else 60.0)
+    idle(again, left - 0.1)
+    assert again.service.session_ids() == ("a",)
+    idle(again, 0.2)
+    assert again.service.session_ids() == ()
+    assert again.service.wake_in() is None, "a store without sessions is left alone"
+    shut(again)
+
+
+def test_a_server_that_could_not_begin_leaves_the_time_as_it_was(tmp_path: Path) -> None:
+    world = world_on(tmp_path / "a.db")
+    world.service.open("a")
+    idle(world, 55.0)
+    world.service._recorder.close()
+    Recorder(SqliteJournal(tmp_path / "a.db"), world.clock).close()
+    store = SqliteJournal(tmp_path / "a.db")
+    assert store.age() == 55.0
+    store.close()
+
+
 def test_no_session_stays_idle_for_longer_than_the_store_keeps_any(tmp_path: Path) -> None:
     world = world_on(tmp_path / "a.db", idle_max_s=20.0)
     world.service.open("patient", idle_timeout_s=100.0)
@@ -213,6 +256,37 @@ def test_a_turn_that_cannot_be_kept_is_undone_and_says_so(depth: int, cache: str
     world.close_all()
 
 
+def test_a_turn_is_not_worth_starting_while_the_store_fails() -> None:
+    """Nothing waits to be kept: the store is asked all the same."""
+    store = FailingStore()
+    world = SessionWorld(SMALL, store=store)
+    session = world.service.open("a")
+    store.fails = True
+    with pytest.raises(StoreError):
+        world.service.open("b")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="the disk is full"):
+            world.service.start_turn(session, prompt(5), _params(4))
+    assert world.service.summary(session).state is SessionState.IDLE
+    store.fails = False
+    world.run_turn(session, prompt(5), 4)
+    world.close_all()
+
+
+def test_what_turns_leave_that_never_stand_does_not_pile_up() -> None:
+    store = FailingStore()
+    world = SessionWorld(SMALL, store=store)
+    session = world.service.open("a")
+    store.groups.clear()
+    for _ in range(PENDING_MAX):
+        world.turn(session, prompt(5), 30)
+        world.step()
+        world.service.abort(session)
+        assert len(world.service._recorder._pending) < PENDING_MAX
+    assert len(store.groups) == 2
+    world.close_all()
+
+
 def test_an_interrupted_turn_that_cannot_be_kept_is_undone_before_anything_else_happens() -> None:
     store = FailingStore()
     world = SessionWorld(SMALL, store=store, logs_tokens=True)
@@ -239,7 +313,7 @@ def test_all_that_ends_in_a_step_is_one_group() -> None:
     store.groups.clear()
     world.run()
     kinds = [[type(event).__name__ for event in group] for group in store.groups]
-    assert kinds == [["Begun", "Begun", "Begun", "Ended", "Ended", "Ended"]]
+    assert kinds == [["Begun", "Begun", "Begun", "Ended", "Ended", "Ended", "Aged"]]
 
 
 class SlowStore(FailingStore):

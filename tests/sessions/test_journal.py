@@ -14,6 +14,7 @@ from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.journal import MIGRATIONS, SqliteJournal
 from sojourn.sessions.store import (
     Added,
+    Aged,
     Begun,
     Ended,
     Removed,
@@ -121,6 +122,17 @@ def test_a_turn_that_ended_was_not_cut_off(path: Path, end: StoreEvent) -> None:
     assert found["a"].killed is None
 
 
+def test_for_how_long_servers_ran_is_kept(path: Path) -> None:
+    store = SqliteJournal(path)
+    assert store.age() == 0.0
+    store.commit([Aged(12.5)])
+    store.close()
+    kept(path, [Added(empty("a"))])
+    again = SqliteJournal(path)
+    assert again.age() == 12.5
+    again.close()
+
+
 def test_a_closed_session_leaves_nothing(path: Path) -> None:
     events: list[StoreEvent] = [Added(empty("a")), Added(empty("b")), turn_of("a", 0, 0, 5, 3)]
     assert list(kept(path, [*events, Begun("a", "", 1, tokens(1), b""), Removed("a")])) == ["b"]
@@ -200,8 +212,11 @@ def test_a_newer_version_is_refused_and_an_older_one_brought_up_to_date(
     with monkeypatch.context() as patch:
         patch.setattr("sojourn.sessions.journal.MIGRATIONS", MIGRATIONS[:1])
         old = SqliteJournal(path)
-        old._db.execute("INSERT INTO sessions VALUES (1, 'a', '', 1, NULL, 0.0, 0, 0)")
+        old._db.execute("INSERT INTO sessions VALUES (1, 'a', '', 1, NULL, 7.5, 0, 0)")
         old.close()
+    new = SqliteJournal(path)
+    assert new.age() == 7.5, "as far as a file of then can tell"
+    new.close()
     (session,) = kept(path, []).values()
     assert session.session_id == "a"
     assert kept(path, [Added(empty("b"))]).keys() == {"a", "b"}

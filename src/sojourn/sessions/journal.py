@@ -5,6 +5,8 @@
         ├─── running        the turn that runs, at the level `token`
         └──< said           what it has said, a row per step
 
+    clock                   one row: for how long servers have run on the file
+
 The file is locked for as long as it is open, so two servers never write to one. The write-ahead log takes a group of
 events as one transaction. When `commit` returns it is in the hands of the operating system: it outlives a killed process.
 A loss of power may take the last groups (whole ones, those that were not on the disk yet) unless promises are synced.
@@ -24,6 +26,7 @@ from sojourn.core.step import TokenArray
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.store import (
     Added,
+    Aged,
     Begun,
     Ended,
     KilledTurn,
@@ -68,6 +71,10 @@ MIGRATIONS = (
     CREATE INDEX said_by_key ON said (key);
     """,
     "ALTER TABLE sessions ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;",
+    """
+    CREATE TABLE clock (seconds REAL NOT NULL) STRICT;
+    INSERT INTO clock SELECT coalesce(max(used_at), 0.0) FROM sessions;
+    """,
 )
 
 
@@ -115,6 +122,11 @@ class SqliteJournal:
                 session_id, namespace, bool(has_begun), idle_timeout_s, used_at, epoch, next_turn, records, tokens,
                 killed.get(key), priority,
             )  # fmt: skip
+
+    def age(self) -> float:
+        with self._refusals():
+            (seconds,) = self._db.execute("SELECT seconds FROM clock").fetchone()
+        return float(seconds)
 
     def commit(self, events: Sequence[StoreEvent]) -> None:
         if not events:
@@ -230,6 +242,8 @@ class SqliteJournal:
                 self._forget_running(key)
                 self._db.execute("DELETE FROM turns WHERE key = ?", (key,))
                 self._db.execute("DELETE FROM sessions WHERE key = ?", (key,))
+            case Aged():
+                self._db.execute("UPDATE clock SET seconds = ?", (event.seconds,))
             case other:
                 assert_never(other)
 

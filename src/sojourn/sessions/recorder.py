@@ -3,10 +3,12 @@
     between two steps   commit(event)   it stands, or StoreError and nothing has happened
     in a step           note(event) ... flush()   all that ended in it stands, or none of it
 
-Owns the events that are not kept yet and the account of bytes. Changes no session.
+Each transaction also tells the store for how long servers have run on it, and where nothing happens one of its own does.
+Owns the events that are not kept yet, this clock and the account of bytes. Changes no session.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sojourn.core.clock import Clock
@@ -17,6 +19,7 @@ from sojourn.sessions.session import Session
 from sojourn.sessions.shelf import Shelf, bytes_of, bytes_of_turn
 from sojourn.sessions.store import (
     Added,
+    Aged,
     Begun,
     Ended,
     NoStore,
@@ -30,6 +33,8 @@ from sojourn.sessions.store import (
     is_promise,
 )
 
+CLOCK_S = 10.0  # of the time that a server ran, a killed one forgets no more than this
+PENDING_MAX = 256  # events of turns that were undone, whose ends nobody waits for
 COMMIT_SECONDS = tuple(0.0001 * 2**k for k in range(16))  # to 3.3
 
 
@@ -60,24 +65,41 @@ class Recorder:
         self._num_failed = 0
         self._started_at = clock()
         self._used_before = 0.0  # seconds that servers had run on this store
+        self._clock_at = self._started_at + CLOCK_S  # when it is told of the time, if it is not told more before
+        self._is_open = False  # loaded, and not closed
 
     # -- the past
 
     def load(self) -> list[StoredSession]:
         """Every session that is kept, the least recently used first. Once, before anything else."""
         stored = sorted(self._store.load(), key=lambda session: session.used_at)
-        self._used_before = max((session.used_at for session in stored), default=0.0)
+        self._used_before = self._store.age()
         for session in stored:
             self._shelf.put(session.session_id, bytes_of(session.turns))
+        self._is_open = True
         return stored
 
     def close(self) -> None:
-        """The store is left in order. May be called twice."""
+        """The store is left in order. May be called twice.
+
+        A turn that ended in a step which did not is undone: nobody was told.
+        """
+        if self._is_open:
+            self._is_open = False
+            self._pending = [_without_record(event) for event in self._pending]
+            with suppress(StoreError):  # nobody is promised what is written here
+                self._keep(())
         self._store.close()
 
     def idle_for(self, stored: StoredSession) -> float:
         """Seconds for which the session has been idle, of those that a server ran."""
         return self._now() - stored.used_at
+
+    def wake_in(self) -> float | None:
+        """Seconds until `flush` has to tell the store of the time; None: it keeps no session."""
+        if len(self._shelf) == 0 or isinstance(self._store, NoStore):
+            return None
+        return max(0.0, self._clock_at - self._clock())
 
     # -- between two steps
 
@@ -134,7 +156,7 @@ class Recorder:
 
     def flush(self) -> None:
         """What was noted stands. StoreError: no turn that ended stands, and their ends are forgotten here."""
-        if not self._pending or not (self._logs_tokens or any(is_promise(event) for event in self._pending)):
+        if not self._has_to_flush():
             return
         try:
             self._keep(())
@@ -167,12 +189,22 @@ class Recorder:
     def _now(self) -> float:
         return self._used_before + self._clock() - self._started_at
 
+    def _has_to_flush(self) -> bool:
+        if self.wake_in() == 0.0:
+            return True
+        pending = self._pending
+        if not pending:
+            return False
+        return self._logs_tokens or len(pending) >= PENDING_MAX or any(is_promise(event) for event in pending)
+
     def _commit(self, event: StoreEvent) -> None:
         self._keep((event,))
 
     def _keep(self, more: Sequence[StoreEvent]) -> None:
-        events = [*self._pending, *more]
+        """Never nothing: a store that has failed is asked with something that it has to write."""
         began = self._clock()
+        self._clock_at = began + CLOCK_S
+        events = [*self._pending, *more, Aged(self._now())]
         try:
             self._store.commit(events)
         except StoreError as error:
@@ -180,8 +212,7 @@ class Recorder:
             self._num_failed += 1
             raise
         finally:
-            if events:
-                self._seconds.observe(self._clock() - began)
+            self._seconds.observe(self._clock() - began)
         self._failure = None
         self._pending.clear()
 

@@ -275,10 +275,11 @@ class SessionService:
         return self._engine.has_work or bool(self._outbox)
 
     def wake_in(self) -> float | None:
-        """Seconds until the session that is idle longest expires, or the engine has something to do by itself."""
-        first, engine_in = self._deadlines.first(), self._engine.wake_in()
-        waits = [] if first is None else [max(0.0, first - self._clock())]
-        return min([*waits, *([] if engine_in is None else [engine_in])], default=None)
+        """Seconds until the session that is idle longest expires, or the engine or the store has to be seen to."""
+        first = self._deadlines.first()
+        expiry_in = None if first is None else max(0.0, first - self._clock())
+        waits = (expiry_in, self._engine.wake_in(), self._recorder.wake_in())
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def shut_down(self) -> None:
         """No step follows: waits for what still runs."""

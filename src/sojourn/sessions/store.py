@@ -105,19 +105,30 @@ class Removed:
     session_id: str
 
 
-StoreEvent = Added | Begun | Said | Ended | Rewound | Removed
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """Servers have run on this store for so many seconds, all of them together."""
+
+    seconds: float
+
+
+StoreEvent = Added | Begun | Said | Ended | Rewound | Removed | Aged
 
 
 def is_promise(event: StoreEvent) -> bool:
     """Whether somebody is told that it stands."""
     if isinstance(event, Ended):
         return event.record is not None
-    return not isinstance(event, Begun | Said)
+    return not isinstance(event, Begun | Said | Aged)
 
 
 class SessionStore(Protocol):
     def load(self) -> Iterable[StoredSession]:
         """Every session that is kept. Raises StoreError for one that is damaged."""
+        ...
+
+    def age(self) -> float:
+        """Seconds that servers have run on it, as it was last told."""
         ...
 
     def commit(self, events: Sequence[StoreEvent]) -> None:
@@ -134,6 +145,9 @@ class NoStore:
 
     def load(self) -> Iterable[StoredSession]:
         return ()
+
+    def age(self) -> float:
+        return 0.0
 
     def commit(self, events: Sequence[StoreEvent]) -> None:
         return
