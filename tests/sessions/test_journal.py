@@ -2,12 +2,15 @@
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support import no_sync
 
 from sojourn.core.step import TokenArray
 from sojourn.sessions.history import TurnRecord
@@ -170,6 +173,17 @@ def test_a_full_disk_is_a_refusal_and_passes(path: Path) -> None:
     session = kept(path, [])["a"]
     assert len(session.turns) == last + 1
     assert complaint_of(session.tokens, session.turns, last + 1, 10**9) is None
+
+
+def test_a_group_whose_sync_failed_does_not_come_back(path: Path) -> None:
+    """It stands in the log when the disk refuses to sync, and who reads the log after a kill cannot tell."""
+    command = (sys.executable, "-m", "tests.support.no_sync", str(path))
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode == no_sync.UNSUPPORTED:
+        pytest.skip("no system call can be made to fail here")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "the disk did not read or write" in ended.stdout
+    assert kept(path, []).keys() == {"told"}
 
 
 # -- files

@@ -16,7 +16,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -142,6 +142,7 @@ class SqliteJournal:
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                self._blot_out()
                 raise
         self._keys = keys
 
@@ -219,6 +220,15 @@ class SqliteJournal:
         if is_wanted != self._is_synced:
             self._db.execute(f"PRAGMA synchronous = {'FULL' if is_wanted else 'NORMAL'}")
             self._is_synced = is_wanted
+
+    def _blot_out(self) -> None:
+        """A group that was refused because it could not be synced may stand in the log, whole, and whoever opens the file
+        next would believe it. What is written next takes its place there: so something is, and is not synced."""
+        if self._syncs:
+            with suppress(sqlite3.Error):  # the disk takes nothing any more
+                self._sync(False)
+                (number,) = self._db.execute("PRAGMA user_version").fetchone()
+                self._db.execute(f"PRAGMA user_version = {(number + 1) % 2**31}")
 
     def _write(self, event: StoreEvent, keys: dict[str, int]) -> None:
         match event:
