@@ -1,5 +1,8 @@
 """Whose KV goes first when pages are short, and what one session may have: over the whole small engine, no HTTP."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from tests.support.fake_backend import VOCAB_SIZE
 from tests.support.session_world import SessionWorld
@@ -8,7 +11,10 @@ from tests.support.world import Record, WorldConfig
 from sojourn.core.errors import ClientError
 from sojourn.engine.events import FinishReason
 from sojourn.scheduler.admission import HELD_UP_STEPS, PATIENCE_STEPS
+from sojourn.sessions.journal import SqliteJournal
+from sojourn.sessions.recorder import Recorder
 from sojourn.sessions.service import PRIORITY_MAX, ServiceConfig, SessionService, TurnParams
+from sojourn.sessions.store import Added
 
 SMALL = WorldConfig(page_size=4, num_pages=32, context=128, seqs_max=4, step_tokens_max=20, chunk_tokens_max=16)
 
@@ -201,3 +207,30 @@ def test_a_session_has_no_more_tokens_than_its_bound() -> None:
     world.run()
     assert len(again.tokens) == 15
     world.close_all()
+
+
+def test_a_session_that_is_forked_or_brought_has_no_more_than_that_either(tmp_path: Path) -> None:
+    """A session that was kept when the bound was higher stays; what is made of it is new."""
+    world = SessionWorld(SMALL)
+    name = world.service.open()
+    world.run_turn(name, text(1, 30), TurnParams(max_new_tokens=10))
+    stored = world.service.copy(name)
+    world.service.close(name)
+    store = SqliteJournal(tmp_path / "a.db")
+    store.commit([Added(stored)])
+    config, recorder = ServiceConfig(VOCAB_SIZE, SMALL.context, session_tokens_max=39), Recorder(store, world.clock)
+    world.service = SessionService(
+        world.world.loop, world.slots, config, clock=world.clock, new_id=world._new_id, recorder=recorder
+    )
+    world.service.restore()
+    for param, act in (
+        ("length", lambda: world.service.fork(name)),
+        ("file", lambda: world.service.take_in(replace(stored, session_id="brought"))),
+    ):
+        with pytest.raises(ClientError, match="would have 40 tokens; the bound of one is 39") as refused:
+            act()
+        assert (refused.value.param, refused.value.code) == (param, "session_tokens_exceeded")
+    assert world.service.session_ids() == (name,)
+    assert len(world.history(world.service.fork(name, length=39))) == 39
+    world.close_all()
+    recorder.close()

@@ -127,6 +127,7 @@ class SessionService:
         """
         session = self._get(session_id)
         where = session.branch_length(session.history.settled_len if length is None and turn is None else length, turn)
+        self._check_bound(where, "length")
         name = self._new_id() if new_id is None else new_id
         copy = session.history.fork(where)
         twin = Session(name, session.namespace, session.idle_timeout_s, copy, has_begun=True, priority=session.priority)
@@ -146,6 +147,7 @@ class SessionService:
         num_tokens, longest = len(stored.tokens), self._config.context_length
         if num_tokens > longest:
             raise ClientError(f"the session has {num_tokens:,} tokens; the context is {longest:,}", param="file")
+        self._check_bound(num_tokens, "file")
         self._add(Session.of(stored))
 
     def restore(self) -> int:
@@ -352,6 +354,16 @@ class SessionService:
                 code="session_tokens_exceeded",
             )
         return min(max_new_tokens, bound - num_prompt)
+
+    def _check_bound(self, num_tokens: int, param: str) -> None:
+        """Raise ClientError for a new session of so many tokens, if one may not have them."""
+        bound = self._config.session_tokens_max
+        if bound is not None and num_tokens > bound:
+            raise ClientError(
+                f"the session would have {num_tokens:,} tokens; the bound of one is {bound:,}",
+                param=param,
+                code="session_tokens_exceeded",
+            )
 
     def _submit(
         self,
