@@ -8,10 +8,12 @@ from sojourn.engine.meter import SECONDS, StepMeter, phase_of
 
 
 @pytest.mark.parametrize(
-    ("sizes", "phase"), [([1], "decode"), ([1, 1], "decode"), ([7], "prefill"), ([4, 9], "prefill"), ([1, 4], "mixed")]
+    ("sizes", "phase"),
+    [([1], "decode"), ([0, 1], "decode"), ([7], "prefill"), ([4, 9], "prefill"), ([1, 4], "mixed"), ([4, 0], "mixed")],
 )
 def test_a_step_has_a_phase(sizes: list[int], phase: str) -> None:
-    assert phase_of(sizes) == phase
+    works = [Work(SeqId(seq), 0, (7,) * size) for seq, size in enumerate(sizes)]
+    assert phase_of(works) == phase
 
 
 def test_a_value_is_counted_in_the_first_bucket_that_holds_it() -> None:

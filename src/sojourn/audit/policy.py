@@ -9,6 +9,7 @@ Before every step of any level: each work writes pages of its own, so within the
 
 from collections.abc import Sequence
 from enum import IntEnum
+from math import inf
 
 from sojourn.audit.census import Census, census
 from sojourn.audit.writes import WriteCheck
@@ -33,10 +34,12 @@ class MemCheck:
         self, cache: PrefixCache, level: StrictMemCheck, clock: Clock, *, every_s: float = _EVERY_SECONDS
     ) -> None:
         self._cache = cache
-        self._level = level
         self._clock = clock
-        self._every_s = every_s
-        self._last_at = clock()
+        self._is_strict = level is StrictMemCheck.EVERY_STEP
+        self._pause_s = {StrictMemCheck.IDLE: inf, StrictMemCheck.PERIODIC: every_s, StrictMemCheck.EVERY_STEP: 0.0}[
+            level
+        ]
+        self._due_at = clock() + self._pause_s
         self._last: Census | None = None
         self._checks = 0
         self._moves_seen = self._moves()
@@ -53,15 +56,16 @@ class MemCheck:
 
     def before_step(self, step: StepId, works: Sequence[Launched]) -> None:
         """The step is about to run: no page may have two writers."""
-        if self._level is StrictMemCheck.EVERY_STEP:
+        if self._is_strict:
             self._writes.launch(step, works)
         else:
             self._writes.check_own(step, works)
 
     def after_step(self, step: StepId, *, is_idle: bool) -> None:
         """Take the census if it is due."""
-        self._writes.retire(step)
-        if is_idle or self._level is StrictMemCheck.EVERY_STEP or self._is_time():
+        if self._is_strict:
+            self._writes.retire(step)
+        if is_idle or self._clock() >= self._due_at:
             self.check()
 
     def when_idle(self) -> None:
@@ -76,7 +80,7 @@ class MemCheck:
         """Take the census now."""
         self._last = census(self._cache)
         self._checks += 1
-        self._last_at = self._clock()
+        self._due_at = self._clock() + self._pause_s
         self._moves_seen = self._moves()
         return self._last
 
@@ -84,6 +88,3 @@ class MemCheck:
         drafts = self._cache.draft_book
         ledgers = self._cache.book.ledgers + (() if drafts is None else drafts.ledgers)
         return sum(ledger.statistics().moves for ledger in ledgers)
-
-    def _is_time(self) -> bool:
-        return self._level is StrictMemCheck.PERIODIC and self._clock() - self._last_at >= self._every_s

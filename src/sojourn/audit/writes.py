@@ -38,10 +38,13 @@ class WriteCheck:
         seen_drafts: set[AccountId] = set()
         for work in works:
             holding = _holding_of(step, work)
-            law(holding.account not in seen, "step %d runs %s twice", step, holding)
+            if holding.account in seen:
+                law(False, "step %d runs %s twice", step, holding)
             seen.add(holding.account)
             for ledger in self._book.ledgers:
-                self._check_owner(ledger, holding, work)
+                pages = _written(ledger, holding, work)
+                if not ledger.owns(holding.account, pages):
+                    self._refuse(ledger, holding, work, pages)
             draft = work.request.cached.draft
             if draft is not None and self._drafts is not None:
                 law(draft.account not in seen_drafts, "step %d runs %s twice", step, draft)
@@ -66,7 +69,7 @@ class WriteCheck:
         for work in works:
             holding = _holding_of(step, work)
             for ledger, mine in zip(self._book.ledgers, writers, strict=True):
-                for page in self._written(ledger, holding, work).tolist():
+                for page in _written(ledger, holding, work).tolist():
                     self._check_flights(ledger, page, holding.account)
                     mine[page] = holding.account
         self._flights.append((step, writers))
@@ -76,14 +79,7 @@ class WriteCheck:
         while self._flights and self._flights[0][0] <= step:
             self._flights.popleft()
 
-    def _written(self, ledger: PageLedger, holding: Holding, work: Launched) -> PageArray:
-        layout = self._book.layout
-        return holding.lists[ledger.pool].pages[work.start // layout.page_size : layout.pages_for(work.end)]
-
-    def _check_owner(self, ledger: PageLedger, holding: Holding, work: Launched) -> None:
-        pages = self._written(ledger, holding, work)
-        if ledger.owns(holding.account, pages):
-            return
+    def _refuse(self, ledger: PageLedger, holding: Holding, work: Launched, pages: PageArray) -> None:
         page = PageId(pages[ledger.owners[pages] != holding.account].item(0))
         owner = self._book.accounts.name(ledger.owner(page))
         where = f"[{work.start}, {work.end})"
@@ -99,8 +95,14 @@ class WriteCheck:
                 raise PageOwnerError(f"{message} and now by {name(account)}", ledger.pool, PageId(page))
 
 
+def _written(ledger: PageLedger, holding: Holding, work: Launched) -> PageArray:
+    size = holding.page_size
+    return holding.lists[ledger.pool].pages[work.start // size : -(-work.end // size)]
+
+
 def _holding_of(step: StepId, work: Launched) -> Holding:
     holding = work.request.cached.holding
-    law(holding is not None, "step %d runs %s, which holds nothing", step, work.request.request_id)
+    if holding is None:
+        law(False, "step %d runs %s, which holds nothing", step, work.request.request_id)
     assert holding is not None
     return holding

@@ -173,7 +173,7 @@ class EngineLoop:
         for item in progress:
             if item.samples or item.known:
                 request = item.request
-                events.append(TokensEvent(request.request_id, item.samples, request.cached_tokens, item.known))
+                events.append(TokensEvent(request.cached.request_id, item.samples, request.cached_tokens, item.known))
             if item.stop is not None:
                 events.append(self._finished(item))
         return events

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sojourn.core.step import StepPlan
+from sojourn.core.step import StepPlan, Work
 
 SECONDS = tuple(0.0005 * 2**k for k in range(16))  # to 16.4
 TOKENS = tuple(float(2**k) for k in range(14))  # to 8,192
@@ -56,7 +56,7 @@ class StepMeter:
         self._by_phase = {phase: (Buckets(SECONDS), Buckets(TOKENS)) for phase in PHASES}
 
     def count(self, plan: StepPlan, num_rows: int, seconds: float) -> None:
-        seconds_of, tokens_of = self._by_phase[phase_of([len(work.tokens) for work in plan.work])]
+        seconds_of, tokens_of = self._by_phase[phase_of(plan.work)]
         seconds_of.observe(seconds)
         tokens_of.observe(num_rows)
 
@@ -67,8 +67,11 @@ class StepMeter:
         )
 
 
-def phase_of(sizes: Sequence[int]) -> str:
+def phase_of(works: Sequence[Work]) -> str:
     """A single token is a decode, also the last one of a prompt, which costs the same; none is one that runs ahead."""
-    if max(sizes) <= 1:
+    decodes = 0
+    for work in works:
+        decodes += len(work.tokens) <= 1
+    if decodes == len(works):
         return "decode"
-    return "mixed" if min(sizes) <= 1 else "prefill"
+    return "mixed" if decodes else "prefill"

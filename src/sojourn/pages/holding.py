@@ -188,7 +188,8 @@ class HoldingBook:
 
     def grow(self, holding: Holding, length: int) -> None:
         """Own places up to `length`. Raises CapacityError and changes nothing if it cannot."""
-        law(holding.state is HoldingState.LIVE, "%s grows while %s", holding, holding.state)
+        if holding.state is not HoldingState.LIVE:
+            law(False, "%s grows while %s", holding, holding.state)
         if length > holding.num_places:
             wanted = self._new_pages(holding, length)
             for ledger in self.ledgers:
@@ -203,7 +204,8 @@ class HoldingBook:
     def commit(self, holding: Holding, length: int) -> None:
         """The KV of `[kv_committed_len, length)` is final."""
         committed, allocated = holding.kv_committed_len, holding.kv_allocated_len
-        law(committed <= length <= allocated, "commit %d outside %d..%d", length, committed, allocated)
+        if not committed <= length <= allocated:
+            law(False, "commit %d outside %d..%d", length, committed, allocated)
         holding.kv_committed_len = length
         self.check(holding)
 

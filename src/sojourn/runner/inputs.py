@@ -6,6 +6,7 @@ are kept while the sampled rows keep theirs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 
 import numpy as np
 
@@ -130,7 +131,7 @@ class InputBuilder:
 
 
 def _same_objects(params: list[SamplingParams], known: list[SamplingParams]) -> bool:
-    return len(params) == len(known) and all(new is old for new, old in zip(params, known, strict=True))
+    return len(params) == len(known) and all(map(is_, params, known))
 
 
 def _make_columns(params: list[SamplingParams]) -> _Columns:

@@ -50,7 +50,7 @@ class Flight:
         known = None if cached.prefix_max is None else request.known_rows(start, end)
         if end < cached.num_tokens or request.only_computes:
             return Work(seq, start, ids, edits, known=known, begins=begins)
-        if not request.sampling.has_penalties:
+        if not request.shows_history:
             return Work(seq, start, ids, edits, request.sampling, known=known, begins=begins)
         history = cached.tokens[:end]
         return Work(seq, start, ids, edits, request.sampling, 0, history, cached.num_prompt, known, begins=begins)
@@ -70,8 +70,8 @@ class Flight:
             () if is_ahead else (cached.tokens.item(start),),
             edits,
             request.sampling,
-            history=cached.known if request.sampling.has_penalties else None,
-            num_prompt=cached.num_prompt if request.sampling.has_penalties else 0,
+            history=cached.known if request.shows_history else None,
+            num_prompt=cached.num_prompt if request.shows_history else 0,
             takes_previous=is_ahead,
             drafts_max=drafts,
             end_max=end,

@@ -22,10 +22,12 @@ _WEIGHT_MIN = 8.0
 
 
 class RowCost:
-    """A line through the steps of late, weighted by how late: least squares over decayed sums."""
+    """A line through the steps of late, weighted by how late: least squares over decayed means."""
 
     def __init__(self) -> None:
-        self._weight = self._rows = self._seconds = self._squares = self._products = 0.0
+        self._weight = 0.0  # of all steps together
+        self._rows = self._seconds = 0.0  # means
+        self._variance = self._covariance = 0.0  # of the rows; of rows and seconds
         self._worth = _WORTH
 
     @property
@@ -37,20 +39,19 @@ class RowCost:
         if seconds <= 0:  # a clock that stands still says nothing
             return
         if self._weight > _WEIGHT_MIN:
-            expected = self._seconds / self._weight * (self._worth + rows) / (self._worth + self._rows / self._weight)
+            expected = self._seconds * (self._worth + rows) / (self._worth + self._rows)
             seconds = min(seconds, _HELD_UP * expected)
         self._weight = _KEPT * self._weight + 1
-        self._rows = _KEPT * self._rows + rows
-        self._seconds = _KEPT * self._seconds + seconds
-        self._squares = _KEPT * self._squares + rows * rows
-        self._products = _KEPT * self._products + rows * seconds
-        mean, level = self._rows / self._weight, self._seconds / self._weight
-        spread = self._squares / self._weight - mean * mean
-        if self._weight < _WEIGHT_MIN or spread < _SPREAD_MIN:
+        new = 1 / self._weight
+        more, longer = rows - self._rows, seconds - self._seconds
+        self._rows += new * more
+        self._seconds += new * longer
+        self._variance = (1 - new) * (self._variance + new * more * more)
+        self._covariance = (1 - new) * (self._covariance + new * more * longer)
+        if self._weight < _WEIGHT_MIN or self._variance < _SPREAD_MIN or self._covariance <= 0:
             return
-        slope = (self._products / self._weight - mean * level) / spread
-        if slope > 0:
-            self._worth = min(max(1.0, level / slope - mean), _WORTH_MAX)
+        slope = self._covariance / self._variance
+        self._worth = min(max(1.0, self._seconds / slope - self._rows), _WORTH_MAX)
 
 
 class LatencyBound:

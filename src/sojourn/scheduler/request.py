@@ -105,6 +105,8 @@ class Request:
     cache_miss: str | None = None  # and why it was not more, if there was more
     is_published: bool = False
     num_logprobs: int = 0  # beside each token of the prompt that is scored
+    only_computes: bool = False  # its prompt is to be cached and nothing generated
+    shows_history: bool = False  # to the sampler, for penalties
 
     @property
     def request_id(self) -> RequestId:
@@ -113,11 +115,6 @@ class Request:
     @property
     def num_outputs(self) -> int:
         return self.cached.num_tokens - self.cached.num_prompt
-
-    @property
-    def only_computes(self) -> bool:
-        """Its prompt is to be cached and nothing generated."""
-        return self.max_new_tokens == 0
 
     @property
     def is_ahead(self) -> bool:
@@ -164,13 +161,15 @@ class Request:
     def append(self, token: int) -> None:
         """The next output token. The buffer grows by doubling; a view handed out earlier stays as it was."""
         cached = self.cached
-        law(cached.num_tokens < self.length_max, "request %s grew past %d tokens", cached.request_id, self.length_max)
-        if cached.num_tokens == len(cached.tokens):
-            grown = np.empty(len(cached.tokens) + max(_GROWTH_MIN, len(cached.tokens)), dtype=np.int32)
-            grown[: cached.num_tokens] = cached.tokens
+        length = cached.num_tokens
+        if length >= self.length_max:
+            law(False, "request %s grew past %d tokens", cached.request_id, self.length_max)
+        if length == len(cached.tokens):
+            grown = np.empty(length + max(_GROWTH_MIN, length), dtype=np.int32)
+            grown[:length] = cached.tokens
             cached.tokens = grown
-        cached.tokens[cached.num_tokens] = token
-        cached.num_tokens += 1
+        cached.tokens[length] = token
+        cached.num_tokens = length + 1
 
 
 def make_request(
@@ -208,4 +207,6 @@ def make_request(
         matcher=stop.matcher,
         times=RequestTimes(queued_at=now),
         num_logprobs=sampling.num_logprobs or 0,
+        only_computes=max_new_tokens == 0,
+        shows_history=sampling.has_penalties,
     )

@@ -11,7 +11,7 @@ def youngest(running: Iterable[Request]) -> Request | None:
 
 
 class ForcedRetraction:
-    """A test hook: names a victim every `every` steps, whatever the pages say. 0 never does.
+    """A test hook: names a victim every `every` steps, whatever the pages say.
 
     A victim has produced a token since it was admitted, or was never retracted before: so even a cache that keeps
     nothing of a retracted request lets every request finish.
@@ -23,7 +23,7 @@ class ForcedRetraction:
 
     def victim(self, running: Sequence[Request]) -> Request | None:
         """Called once per planned step; the youngest that may be retracted at every n-th."""
-        if self._every == 0 or not running:
+        if not running:
             return None
         self._steps += 1
         if self._steps % self._every:

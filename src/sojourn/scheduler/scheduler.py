@@ -102,7 +102,7 @@ class Scheduler:
         self._running: list[Request] = []  # oldest arrival first
         self._flights: deque[Flight] = deque()
         self._free_seqs = [SeqId(seq) for seq in reversed(range(config.seqs_max))]
-        self._forced = ForcedRetraction(config.retract_every)
+        self._forced = ForcedRetraction(config.retract_every) if config.retract_every else None
         self._arrivals = 0
         self._admissions = 0
         self._retractions = 0
@@ -140,7 +140,9 @@ class Scheduler:
 
     def blocked(self) -> Blocked | None:
         """The first of those who wait, if there is a place for it and it was refused for want of pages. For the audit."""
-        return self._admission.blocked() if self._free_seqs and not self._is_fetching else None
+        if len(self._waiting) == 0 or not self._free_seqs or self._is_fetching:
+            return None
+        return self._admission.blocked()
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._requests.get(request_id)
@@ -207,7 +209,7 @@ class Scheduler:
     def plan(self, step: StepId) -> StepPlan:
         """Decide step `step`. Empty when nothing can run. Grows, admits and retracts; never waits."""
         self._is_fetching = False
-        victim = self._forced.victim(self._running)
+        victim = None if self._forced is None else self._forced.victim(self._running)
         is_short = victim is not None
         if victim is not None:
             self._retract(victim)

@@ -119,7 +119,8 @@ class SessionAwareCache:
     def grow(self, request: CacheRequest, length: int) -> bool:
         if not grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room):
             return False
-        self._drafts.grow(request, length)
+        if request.draft is not None:
+            self._drafts.grow(request, length)
         return True
 
     def commit(self, request: CacheRequest, length: int) -> None:
@@ -129,7 +130,8 @@ class SessionAwareCache:
         self._drafts.commit(request, length)
 
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
-        return self._inner.take_edits(request) + self._drafts.take_edits(request)
+        edits = self._inner.take_edits(request)
+        return edits if request.draft is None else edits + self._drafts.take_edits(request)
 
     def cache_unfinished_req(self, request: CacheRequest) -> None:
         """Only a first turn publishes before its end: a later one could not be cut back below what it published."""
