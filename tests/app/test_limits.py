@@ -13,7 +13,7 @@ def test_limits_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tenants=3", "tenant_turns", "tenant_turns=", "tenant_turns=-1", "tenant_turns=x"]
+    "text", ["", "tenants=3", "tenant_turns", "tenant_turns=", "tenant_turns=-1", "tenant_turns=x", "sessions=3"]
 )
 def test_what_is_no_limit_is_refused_with_the_names(text: str) -> None:
     with pytest.raises(ClientError, match="tenant_sessions, tenant_turns, tenant_waiting, session_tokens") as refused:

@@ -24,6 +24,7 @@ from sojourn.engine.thread import EngineStoppedError
 from sojourn.scheduler.request import RequestState, StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams, UnstoredEvent
 from sojourn.sessions.slot import SlotStatistics
+from sojourn.sessions.store import StoreError
 
 logger = logging.getLogger("sojourn.engine")
 SALT_MARK = "\x1f"  # occurs in no tenant's name and in no id
@@ -47,8 +48,8 @@ class Cache(Protocol):
 class SessionLimits:
     """How many sessions may be open, of all tenants and of one, and how many turns of a tenant may wait. None: no bound."""
 
-    total: int = 4096
-    tenant: int | None = 1024
+    total: int | None = None
+    tenant: int | None = None
     tenant_waiting: int | None = None
 
 
@@ -302,8 +303,8 @@ class EngineDesk:
 
     def _check_room(self, namespace: str) -> None:
         """Raise LimitError when as many sessions are open as may be."""
-        total, bound = len(self._sessions), self._limits.tenant
-        if total >= self._limits.total:
+        total, most, bound = len(self._sessions), self._limits.total, self._limits.tenant
+        if most is not None and total >= most:
             raise self._full(f"{total} sessions are open, the bound of this server")
         own = 0 if bound is None else sum(owner == namespace for owner, _ in self._sessions.values())
         if bound is not None and own >= bound:
@@ -392,11 +393,18 @@ class EngineDesk:
             return wire.Stopped(False)
         stopped = self._end(running, undo=command.keep == 0)
         if stopped and command.keep:
-            running.keep = command.keep
-            last = self._service.history(name).turns[-1:]
-            if last and last[0].end > last[0].output_start + command.keep > running.num_history:
-                self._service.rewind(name, length=last[0].output_start + command.keep)
+            self._cut(name, running, command.keep)
         return wire.Stopped(stopped)
+
+    def _cut(self, name: str, running: _Running, keep: int) -> None:
+        """Of the answer of a turn that was interrupted, `keep` tokens stand; the turn's end, still to be told, says so."""
+        last = self._service.history(name).turns[-1:]
+        if last and last[0].end > last[0].output_start + keep > running.num_history:
+            try:
+                self._service.rewind(name, length=last[0].output_start + keep)
+            except StoreError as error:
+                raise StoreError(f"the turn has ended, and all that it said stands: {error}") from error
+        running.keep = keep
 
     def _flush(self) -> None:
         if self._service.has_work:

@@ -35,7 +35,7 @@ class Limits:
     def of(cls, sessions: int, given: Sequence[str] | None) -> "Limits":
         """Raises ClientError for a name that is none, or a number out of its bounds."""
         limits = cls(sessions)
-        names = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls) if field.name != "sessions"]  # that has an option of its own
         for text in given or ():
             name, _, number = text.partition("=")
             if name not in names or not number.isascii() or not number.isdigit():
