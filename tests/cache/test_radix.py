@@ -8,7 +8,7 @@ import pytest
 from sojourn.audit.census import census
 from sojourn.cache.node import Lease
 from sojourn.cache.protocol import CacheKey, CacheRequest, Outcome, Verdict
-from sojourn.cache.radix import AHEAD, RadixCache
+from sojourn.cache.radix import RadixCache
 from sojourn.core.errors import CorruptionError
 from sojourn.core.ids import RequestId, StepId
 from sojourn.core.step import Pool
@@ -174,14 +174,23 @@ def test_with_a_step_in_flight_the_evicted_wait_and_the_retry_finds_them() -> No
     shop.serve(text(0, 32))
     shop.cache.launch(StepId(1))
     wish = shop.request(text(100, 8))
-    for _ in range(3):
-        assert not shop.cache.admit(wish, 8)
-        assert shop.cache.book.ledgers[0].num_fenced == 2 * AHEAD, (
-            "some for who comes next; the retry evicts nothing more"
-        )
+    assert not shop.cache.admit(wish, 8)
+    assert shop.cache.book.ledgers[0].num_fenced == 2 + 2, "its own, and as many for who asks in the next step"
     shop.cache.retire(StepId(1))
     assert shop.cache.admit(wish, 8)
-    assert shop.matched(text(0, 33)) == 8
+    assert shop.matched(text(0, 33)) == 16
+
+
+def test_with_a_step_in_flight_everybody_who_asks_finds_pages_in_the_next_step() -> None:
+    shop = Shop(pages=(12,))
+    shop.serve(text(0, 48))
+    shop.cache.launch(StepId(1))
+    wishes = [shop.request(text(100 * number, 4)) for number in range(1, 5)]
+    assert not any(shop.cache.admit(wish, 4) for wish in wishes)
+    shop.cache.retire(StepId(1))
+    shop.cache.launch(StepId(2))
+    assert all(shop.cache.admit(wish, 4) for wish in wishes)
+    assert shop.cache.book.ledgers[0].num_fenced + shop.cache.book.ledgers[0].num_free >= 4, "and so it goes on"
 
 
 def test_what_an_older_one_takes_in_every_step_it_does_not_take_from_a_younger_one_for_ever() -> None:

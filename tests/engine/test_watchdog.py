@@ -97,7 +97,7 @@ def test_a_request_that_is_not_tried_at_all_is_told_of(monkeypatch: pytest.Monke
     withholding.is_on = True
     world.step()
     monkeypatch.setattr(Admission, "open", lambda *args: iter(()))
-    with pytest.raises(CorruptionError, match=f"{waiting} waits and was not tried for {UNTRIED_STEPS + 1} steps"):
+    with pytest.raises(CorruptionError, match=f"{waiting} waits and was not tried in {UNTRIED_STEPS + 1} steps"):
         for _ in range(2 * UNTRIED_STEPS):
             world.step()
 

@@ -31,7 +31,8 @@ class Watchdog:
         self._refusals = 0  # of that one, told so far
         self._covered = 0  # of them in a row, now
         self._tried_at = StepId(0)
-        self._free_since = StepId(0)  # a place for it
+        self._seen_at = StepId(0)
+        self._untried = 0  # steps since, in which somebody could have been tried
         self._cache = cache
         self._after_s = after_s
         self._stuck_since: float | None = None  # the first step since one ran that could plan nothing
@@ -40,23 +41,29 @@ class Watchdog:
         """A step was settled."""
         self._stuck_since = None
 
-    def waits(self, step: StepId, blocked: Blocked | None) -> None:
+    def waits(self, step: StepId, blocked: Blocked | None, *, is_open: bool) -> None:
         """After a step was planned: who is first in line, with a place free, and was refused for want of pages.
 
+        `is_open`: some of the line could be tried; not so where those that run gave way to each other.
         A refusal is looked at in a while: if there were pages on the very terms it was refused on, every one that follows is.
         """
         if blocked is None or blocked.request is not self._blocked:
             self._blocked = None if blocked is None else blocked.request
-            self._refusals = self._covered = 0
-            self._free_since = step
+            self._refusals = self._covered = self._untried = 0
             if blocked is None:
                 return
         request, refusal = blocked.request, blocked.refusal
-        untried = step - max(refusal.tried_at, self._free_since)
-        law(untried <= UNTRIED_STEPS, "%s waits and was not tried for %d steps", request.request_id, untried)
         if self._refusals and refusal.tried_at == self._tried_at:
+            self._untried += is_open and step != self._seen_at
+            self._seen_at = step
+            law(
+                self._untried <= UNTRIED_STEPS,
+                "%s waits and was not tried in %d steps",
+                request.request_id,
+                self._untried,
+            )
             return
-        self._tried_at = refusal.tried_at
+        self._tried_at, self._untried = refusal.tried_at, 0
         self._refusals += 1
         if not self._covered and self._refusals % LOOK_EVERY:
             return

@@ -4,7 +4,7 @@ Moves pages between holdings, the tree and the free list; the tree (cache/tree.p
 scheduling, and nothing that outlives a request except the tree.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import assert_never
 
@@ -48,11 +48,6 @@ class RadixStatistics:
     merges: int
 
 
-# While steps are in flight evicted pages come a step late, and to the oldest who wants some. So what is wanted is evicted
-# in advance, some for whoever comes next: else a younger request would evict for an older one in every step, and wait.
-AHEAD = 3  # times what is wanted now
-
-
 class RadixCache:
     """An InnerCache. Plain requests publish their prompt when it is computed and everything when they finish.
 
@@ -69,6 +64,10 @@ class RadixCache:
         self._swa_evicted = 0
         self._evicted = [0] * len(book.ledgers)  # of each pool, whatever led to it
         self._flushed = (0,) * len(book.ledgers)  # of those
+        self._asked_in: StepId | None = None
+        self._asked = [0] * len(
+            book.ledgers
+        )  # pages of each pool, by everybody, while that step was the oldest in flight
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size
@@ -228,16 +227,27 @@ class RadixCache:
     def make_room(self, pages: tuple[int, ...]) -> bool:
         if not self.could_obtain(pages, ()):
             return False
-        ahead = AHEAD if self.book.has_steps_in_flight else 1
-        for ledger, wanted in zip(self.book.ledgers, pages, strict=True):  # full pages first: they free window pages
-            short = ahead * wanted - ledger.num_free - ledger.num_fenced
+        for ledger, wanted in zip(self.book.ledgers, self._with_the_next(pages), strict=True):
+            short = wanted - ledger.num_free - ledger.num_fenced  # full pages first: they free window pages
             if short > 0:
                 self._evict(ledger, min(short, self._evictable()[ledger.pool]))
         return self.book.has_free(pages)
 
+    def _with_the_next(self, pages: tuple[int, ...]) -> Sequence[int]:
+        """What to have free or fenced. While a step is in flight what is evicted comes a step late, to all who asked for some:
+        so everybody's pages of this step are made ready for the next one, when as many are asked for about again.
+        """
+        oldest = self.book.oldest_in_flight
+        if oldest is None:
+            return pages
+        if oldest != self._asked_in:
+            self._asked_in, self._asked = oldest, [0] * len(pages)
+        self._asked = [asked + wanted for asked, wanted in zip(self._asked, pages, strict=True)]
+        return [wanted + asked for asked, wanted in zip(self._asked, pages, strict=True)]
+
     def slide(self, holding: Holding, settled: int) -> None:
-        self.book.slide(holding, settled)
         if len(holding.lists) > 1:
+            self.book.slide(holding, settled)
             self.tree.narrow(_lease_of(holding), holding.lists[Pool.SWA].live_from)
 
     def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:

@@ -130,7 +130,7 @@ class EngineLoop:
     def _step(self) -> list[Event]:
         step, began_at = StepId(self._next_step), self._clock()
         plan = self._scheduler.plan(step)
-        self._watchdog.waits(step, self._scheduler.blocked())
+        self._watchdog.waits(step, self._scheduler.blocked(), is_open=self._scheduler.is_line_open)
         if plan.work:
             self._next_step += 1
             if self._mem_check is not None:

@@ -137,8 +137,9 @@ class HoldingBook:
         self.holdings: dict[AccountId, Holding] = {}  # every open one
 
     @property
-    def has_steps_in_flight(self) -> bool:
-        return self.ledgers[Pool.FULL].has_steps_in_flight
+    def oldest_in_flight(self) -> StepId | None:
+        """The step whose end the fence waits for next, of every pool."""
+        return self.ledgers[Pool.FULL].oldest_in_flight
 
     def launch(self, step: StepId) -> None:
         """A step that may read pages is in flight: what is released now is fenced until it retires."""

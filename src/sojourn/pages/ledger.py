@@ -139,8 +139,9 @@ class PageLedger:
         return self._balance[FENCED]
 
     @property
-    def has_steps_in_flight(self) -> bool:
-        return bool(self._in_flight)
+    def oldest_in_flight(self) -> StepId | None:
+        """The step whose end the fence waits for next."""
+        return self._in_flight[0] if self._in_flight else None
 
     @property
     def owners(self) -> PageArray:

@@ -112,6 +112,7 @@ class Scheduler:
         self._accepted = 0
         self._left_seqs: list[SeqId] = []  # since the last step that ran
         self._is_fetching = False  # when the last step was planned
+        self._is_line_open = True  # the same
 
     @property
     def config(self) -> SchedulerConfig:
@@ -125,6 +126,11 @@ class Scheduler:
     def is_fetching(self) -> bool:
         """Somebody waits for what a slower tier is reading."""
         return self._is_fetching
+
+    @property
+    def is_line_open(self) -> bool:
+        """Whether those that wait could be tried in the last step; not where running ones gave way to each other."""
+        return self._is_line_open
 
     def running(self) -> Iterator[Request]:
         """Requests that hold pages, oldest first. For the audit."""
@@ -220,13 +226,14 @@ class Scheduler:
             if request.seq is None:
                 continue  # retracted in this very pass, for an older one
             if not self._has_room(share):
-                is_short = True
+                is_short |= not self._waits_for_fence(share)
                 continue
             edits = self._cache.take_edits(request.cached)
             if share.is_ahead or share.drafts:
                 works.append(flight.launch_open(request, share.drafts, edits))
             else:
                 works.append(flight.launch(request, share.tokens, edits))
+        self._is_line_open = not is_short
         if len(self._waiting) and not is_short:
             self._admit_waiting(budget, flight, works)
         if not works:
@@ -295,6 +302,12 @@ class Scheduler:
                 return self._cache.grow(request.cached, request.end_max(1))
         length = request.num_launched + share.tokens
         return self._cache.grow(request.cached, length) or self._make_way(request, length)
+
+    def _waits_for_fence(self, share: _Share) -> bool:
+        """Whether it has no room only because its pages are those of a step in flight: next time it has, whoever is admitted."""
+        request = share.request
+        length = request.end_max(1) if share.is_ahead else request.num_launched + share.tokens
+        return request.seq is not None and bool(self._flights) and self._cache.covers(request.cached, length)
 
     def _make_way(self, request: Request, length: int) -> bool:
         """Pages for `length` tokens are short: retract the youngest until they are not. False: `request` does not run now.

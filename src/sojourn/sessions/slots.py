@@ -363,7 +363,7 @@ class SessionAwareCache:
         """Pages that a turn up to `length` takes beside those kept up to `point`; its tail gives some, maybe too many."""
         keep, book = self.book.layout.pages_for(point), self.book
         wanted = max(0, book.layout.pages_for(length) - keep)
-        if book.has_steps_in_flight:  # what the tail gives waits behind the fence
+        if book.oldest_in_flight is not None:  # what the tail gives waits behind the fence
             return (wanted,) * len(book.ledgers)
         return tuple(wanted - int(np.count_nonzero(pages.pages[keep:])) for pages in holding.lists)
 
