@@ -246,8 +246,8 @@ class RadixCache:
         return [wanted + asked for asked, wanted in zip(self._asked, pages, strict=True)]
 
     def slide(self, holding: Holding, settled: int) -> None:
+        self.book.slide(holding, settled)
         if len(holding.lists) > 1:
-            self.book.slide(holding, settled)
             self.tree.narrow(_lease_of(holding), holding.lists[Pool.SWA].live_from)
 
     def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:
