@@ -287,6 +287,36 @@ def test_ctrl_c_twice_at_the_prompt_leaves_and_once_does_not(monkeypatch: pytest
     assert typed == []
 
 
+# -- a model that is none
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--model", "nosuch"],
+            "--model nosuch: no such model, file or directory. Known names: smollm2, gemma3-270m; a .gguf",
+        ),
+        (["--model", "models/mistyped.gguf"], "--model models/mistyped.gguf: no such model, file or directory."),
+        (["--model", "{folder}"], "--model {folder}: no config.json in it"),
+        (["--model", "{folder}/text.gguf"], "--model {folder}/text.gguf: not a GGUF file"),
+        (["--speculate", "ngrams"], "--speculate ngrams: no such model, file or directory."),
+        (["--speculate", "smolm2"], "(did you mean smollm2?)"),
+    ],
+)
+def test_a_model_that_is_none_is_refused_before_the_server_starts(
+    arguments: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.gguf").write_text("no weights")
+    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    assert run(["serve", "--port", "0", "--durability", "none", *arguments]) == 2
+    out, err = capfd.readouterr()
+    assert out == "", "no address of a server that never is"
+    (line,) = err.splitlines()
+    assert said.format(folder=tmp_path) in line
+    assert ("or off, or ngram" in line) == (arguments[0] == "--speculate")
+
+
 # -- a broken law
 
 

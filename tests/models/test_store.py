@@ -197,7 +197,7 @@ def test_a_cache_that_is_read_only_is_used_without_keeping_anything(
     monkeypatch.setattr(Path, "mkdir", refuse)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setattr(store.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     loaded = load(str(model_path), cache_dir=other)
     for name, matrix in kept.packed.matrices.items():
         np.testing.assert_array_equal(unpack(loaded.packed.matrices[name]), unpack(matrix))

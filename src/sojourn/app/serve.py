@@ -27,7 +27,7 @@ from sojourn.app.cli_options import (
     SpeculateOption,
     StrictOption,
 )
-from sojourn.app.config import NO_DRAFTS, EngineOptions, WeightsWidth
+from sojourn.app.config import NGRAM, NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.limits import LimitOption, Limits
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
@@ -43,7 +43,8 @@ from sojourn.app.store_options import (
 from sojourn.app.supervisor import Part, Supervisor, listen
 from sojourn.backends.protocol import KvDtype
 from sojourn.core.bounds import check_number, check_range
-from sojourn.core.errors import ClientError
+from sojourn.core.errors import ClientError, ModelError
+from sojourn.models.names import check_model
 from sojourn.sessions.store import Durability
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -95,6 +96,7 @@ def serve(
         disk_cache_bytes=disk_cache_bytes, disk_cache_ahead=disk_cache_ahead,
     )  # fmt: skip
     options.check()
+    check_models(model, speculate)
     keeping = StoreOptions(durability, str(data_dir or config.data_dir()), store_mib, store_days, store_sync)
     keeping.check()
     limits = Limits.of(sessions, limit)
@@ -121,6 +123,17 @@ def front_settings(
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=compat)
     return replace(settings, tenant_requests_max=limits.tenant_turns, is_strict=strict)
+
+
+def check_models(model: str, speculate: str) -> None:
+    """Raise ClientError for a name that is no model's, before anything is started. Those that are may yet not load."""
+    named = {"model": model} if speculate in (NO_DRAFTS, NGRAM) else {"model": model, "speculate": speculate}
+    for param, name in named.items():
+        try:
+            check_model(name)
+        except ModelError as error:
+            also = f"; or {NO_DRAFTS}, or {NGRAM}" if param == "speculate" else ""
+            raise ClientError(f"--{param} {error}{also}", param=param) from error
 
 
 def check_address(host: str, port: int, *, has_keys: bool) -> None:

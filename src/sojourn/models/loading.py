@@ -4,27 +4,24 @@ load      packed model, tokenizer, text        pull      fetch and pack, nothing
 describe  facts, without packing               list_models   what the catalogue has and what is here
 """
 
-import difflib
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
-from sojourn.core.errors import ModelError
 from sojourn.models import catalog, hub
 from sojourn.models.checkpoint import Checkpoint
 from sojourn.models.config import ModelConfig
 from sojourn.models.gguf import load_gguf
 from sojourn.models.hf import load_directory, weight_files
 from sojourn.models.manifest import ModelInfo
+from sojourn.models.names import Kind, is_hub_id, kind_of
 from sojourn.models.packing import Weights
 from sojourn.models.plan import make_plan
 from sojourn.models.progress import Progress, SilentProgress
 from sojourn.models.store import LoadedModel, PackedCache, SourceId
 from sojourn.models.store import describe as describe_checkpoint
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +70,7 @@ def pull(
 ) -> ModelInfo:
     """Fetch and pack ahead of the first start. A hub id is asked for its current snapshot."""
     told = progress or SilentProgress()
-    if _is_hub_id(name_or_path):
+    if is_hub_id(name_or_path):
         hub.fetch(name_or_path, cache_dir / "hub", told)
     return load(name_or_path, cache_dir=cache_dir, weights=weights, progress=told).info
 
@@ -139,27 +136,21 @@ def _cached_bytes(name: str, cache_dir: Path) -> int:
 
 
 def _resolve(name_or_path: str, cache_dir: Path, progress: Progress) -> _Source:
-    """What the words mean: a catalogue name, then a path, then a hub id. Only a new hub id reaches the network."""
-    if entry := catalog.CATALOG.get(name_or_path):
-        return _catalog_source(entry, cache_dir)
+    """Only a new hub id reaches the network."""
     path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return _Source(_local_id(path.stem, name_or_path, path, [path]), lambda _: load_gguf(path))
-    if path.is_dir():
-        return _directory_source(path.resolve().name, name_or_path, path)
-    if _is_hub_id(name_or_path):
-        directory = cache_dir / "hub"
-        snapshot = hub.known_snapshot(name_or_path, directory) or hub.fetch(name_or_path, directory, progress)
-        return _directory_source(name_or_path, name_or_path, snapshot)
-    close = difflib.get_close_matches(name_or_path, catalog.CATALOG, n=1, cutoff=0.5)
-    raise ModelError(
-        f"{name_or_path}: no such model, file or directory{f' (did you mean {close[0]}?)' if close else ''}. "
-        f"Known names: {', '.join(catalog.CATALOG)}; a .gguf file, a model directory or a hub id (owner/name) also work"
-    )
-
-
-def _is_hub_id(text: str) -> bool:
-    return _HUB_ID.fullmatch(text) is not None and not Path(text).exists()
+    match kind_of(name_or_path):
+        case Kind.CATALOG:
+            return _catalog_source(catalog.CATALOG[name_or_path], cache_dir)
+        case Kind.FILE:
+            return _Source(_local_id(path.stem, name_or_path, path, [path]), lambda _: load_gguf(path))
+        case Kind.FOLDER:
+            return _directory_source(path.resolve().name, name_or_path, path)
+        case Kind.HUB:
+            directory = cache_dir / "hub"
+            snapshot = hub.known_snapshot(name_or_path, directory) or hub.fetch(name_or_path, directory, progress)
+            return _directory_source(name_or_path, name_or_path, snapshot)
+        case other:
+            assert_never(other)
 
 
 def _catalog_source(entry: catalog.CatalogEntry, cache_dir: Path) -> _Source:
