@@ -15,12 +15,15 @@ from sojourn.app.build import Assembly, World, assemble, build_parts, prepare
 from sojourn.app.config import EngineOptions
 from sojourn.app.session import Session
 from sojourn.audit.policy import MemCheck
+from sojourn.backends.native import NativeBackend
 from sojourn.core.errors import ClientError, NotFoundError
 from sojourn.core.ids import RequestId
 from sojourn.core.step import SamplingParams
+from sojourn.disk.store import DiskStore
 from sojourn.models.progress import SilentProgress
 from sojourn.sessions.service import SessionService, TurnParams
 
+PREFIX = "sojourn.app."
 OPTIONS = EngineOptions(context=256, threads=1, max_running=2)
 GREEDY = SamplingParams()
 
@@ -46,6 +49,47 @@ def engine(model: str, world: World) -> Iterator[Assembly]:
     yield assembly
     assembly.door.close()
     assembly.backend.close()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "build.make_draft_side",
+        "build.open_disk_cache",
+        "disk_cache.kv_identity",
+        "build.build_parts",
+        "build.build_room",
+    ],
+)
+def test_what_was_opened_is_closed_if_a_later_part_cannot_be_made(
+    model: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    opened: list[NativeBackend] = []
+    closed: list[NativeBackend] = []
+    make, close = NativeBackend.__init__, NativeBackend.close
+
+    def watched_make(backend: NativeBackend, *arguments: object, **options: object) -> None:
+        make(backend, *arguments, **options)  # type: ignore[arg-type]
+        opened.append(backend)
+
+    def watched_close(backend: NativeBackend) -> None:
+        close(backend)
+        closed.append(backend)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(NativeBackend, "__init__", watched_make)
+    monkeypatch.setattr(NativeBackend, "close", watched_close)
+    monkeypatch.setattr(PREFIX + part, fail)
+    options = replace(OPTIONS, speculate=model, disk_cache=str(tmp_path))
+    with pytest.raises(MemoryError, match="no room"):
+        assemble(model, options, world, SilentProgress())
+    assert len(opened) == (1 if part == "build.make_draft_side" else 2)
+    assert sorted(map(id, closed)) == sorted(map(id, opened))
+    store = DiskStore(tmp_path, 1 << 20, world.clock, pytest.fail)
+    assert store.is_open, "nobody has the folder"
+    store.close()
 
 
 @pytest.mark.parametrize("level", [0, 2])

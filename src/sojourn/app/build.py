@@ -6,6 +6,7 @@ options ─▶ model ─▶ size ─▶ fits? ─▶ back end ─▶ pages ─�
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,16 +125,21 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
     demand = _demand(model, guesser, options)
     check_fits(demand, world.free_memory, size.pool_tokens, is_pool=options.pool_tokens is not None)
     threads = compute_threads(options)
-    backend = NativeBackend(
-        model.packed,
-        page_size=options.page_size,
-        num_pages=size.pages_of_both,
-        kv_dtype=options.kv_dtype,
-        threads=threads,
-        seqs_max=options.max_running,
-    )
-    draft = None if guesser is None else make_draft_side(guesser, options, size, threads)
-    disk = open_disk_cache(options, model.packed, backend, world.clock)
+    with ExitStack() as opened:  # closed again, if a later part cannot be made
+        backend = NativeBackend(
+            model.packed,
+            page_size=options.page_size,
+            num_pages=size.pages_of_both,
+            kv_dtype=options.kv_dtype,
+            threads=threads,
+            seqs_max=options.max_running,
+        )
+        opened.callback(backend.close)
+        draft = None if guesser is None else make_draft_side(guesser, options, size, threads)
+        if draft is not None:
+            opened.callback(draft.backend.close)
+        disk = open_disk_cache(options, model.packed, backend, world.clock)
+        opened.pop_all()
     return Prepared(model, size, threads, backend, draft, disk)
 
 
@@ -157,18 +163,21 @@ def close_backends(backend: Backend, draft: DraftSide | None) -> None:
 def assemble(model_name: str, options: EngineOptions, world: World, progress: Progress) -> Assembly:
     """A running engine in this process."""
     prepared = prepare(model_name, options, world, progress)
-    model, backend = prepared.model, prepared.backend
-    parts = build_parts(model, options, prepared.size, backend, world.clock, draft=prepared.draft, disk=prepared.disk)
-    thread = EngineThread(parts.service, name="sojourn-engine")
-    door = Door(thread)
-    room = build_room(door, parts.service, model, world)
+    model, backend, size = prepared.model, prepared.backend, prepared.size
+    with ExitStack() as opened:
+        opened.callback(prepared.close)
+        parts = build_parts(model, options, size, backend, world.clock, draft=prepared.draft, disk=prepared.disk)
+        thread = EngineThread(parts.service, name="sojourn-engine")
+        door = Door(thread)
+        room = build_room(door, parts.service, model, world)
+        opened.pop_all()
     door.open()
 
     def save() -> None:
         if prepared.disk is not None and prepared.disk.store.is_open and thread.fault is None:
             prepared.disk.save(parts.cache)
 
-    return Assembly(model, prepared.size, prepared.threads, backend, door, room, prepared.draft, save)
+    return Assembly(model, size, prepared.threads, backend, door, room, prepared.draft, save)
 
 
 def build_parts(

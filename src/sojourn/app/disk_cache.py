@@ -5,6 +5,7 @@ It holds keys and values, from which conversations can be told, so the folder an
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +66,11 @@ def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clo
         return None
     path, size = Path(options.disk_cache), options.disk_cache_bytes
     store = DiskStore(path, size, clock, logger.warning, lock_wait_s=LOCK_WAIT_S)
-    return DiskCache(store, kv, kv_identity(model) if store.is_open else b"", clock)
+    with ExitStack() as opened:
+        opened.callback(store.close)
+        identity = kv_identity(model) if store.is_open else b""
+        opened.pop_all()
+    return DiskCache(store, kv, identity, clock)
 
 
 def seconds_per_token(statistics: EngineStatistics) -> float | None:
