@@ -16,7 +16,7 @@ LimitOption = Annotated[
     typer.Option(
         metavar="NAME=N",
         help="A bound, again and again: tenant_sessions, tenant_turns (running and waiting), tenant_waiting, "
-        "session_tokens.",
+        "session_tokens, requests (of all tenants).",
     ),
 ]
 
@@ -30,6 +30,7 @@ class Limits:
     tenant_turns: int = 128
     tenant_waiting: int | None = None
     session_tokens: int | None = None
+    requests: int = 256  # of all tenants, running and waiting
 
     @classmethod
     def of(cls, sessions: int, given: Sequence[str] | None) -> "Limits":
@@ -47,5 +48,6 @@ class Limits:
         check_range("tenant_sessions", limits.tenant_sessions, 1, COUNT_MAX, optional=True)
         check_range("tenant_turns", limits.tenant_turns, 1, COUNT_MAX)
         check_range("tenant_waiting", limits.tenant_waiting, 1, COUNT_MAX, optional=True)
+        check_range("requests", limits.requests, 1, COUNT_MAX)
         check_range("session_tokens", limits.session_tokens, 2, COUNT_MAX, optional=True)
         return limits

@@ -122,7 +122,8 @@ def front_settings(
 ) -> FrontSettings:
     check_number("shutdown_timeout", shutdown_timeout, 0, 86_400)
     settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=compat)
-    return replace(settings, tenant_requests_max=limits.tenant_turns, is_strict=strict)
+    most, of_one = limits.requests, limits.tenant_turns
+    return replace(settings, requests_max=most, tenant_requests_max=of_one, is_strict=strict)
 
 
 def check_models(model: str, speculate: str) -> None:
