@@ -107,8 +107,12 @@ def test_a_closed_door_says_so_at_once(door: Door[Crank]) -> None:
     door.close()
     door.close()
     assert door.is_closed
-    with pytest.raises(EngineStoppedError, match="closed"):
-        door.ask(lambda crank: None)
+    frames = set()
+    for _ in range(3):
+        with pytest.raises(EngineStoppedError, match="closed") as raised:
+            door.ask(lambda crank: None)
+        frames.add(len(raised.traceback))
+    assert len(frames) == 1, "each is raised once"
 
 
 class ClosingPosts:

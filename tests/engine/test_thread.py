@@ -288,9 +288,27 @@ def test_a_law_broken_in_the_last_step_is_not_lost() -> None:
     thread.stop()
     fault = thread.fault
     assert fault is not None
-    assert thread.stopped is fault
+    assert thread.stopped is not None
+    assert thread.stopped.report == fault.report
     assert "page 7" in str(fault)
     assert "the ledger" in fault.report
+
+
+def test_everyone_is_given_an_error_of_his_own(thread: EngineThread[EngineLoop]) -> None:
+    """One error raised by many would hold the frames of them all."""
+    gate = Flag()
+    thread.call(lambda loop: gate.wait(PATIENCE))
+
+    def corrupt(loop: EngineLoop) -> None:
+        raise CorruptionError("page 7")
+
+    early = [thread.call(corrupt).exception, *(thread.call(lambda loop: 1).exception for _ in range(3))]
+    gate.set()
+    errors: list[BaseException | None] = [error(PATIENCE) for error in early]
+    errors += [thread.call(lambda loop: 1).exception(PATIENCE) for _ in range(3)]
+    errors += [thread.stopped, thread.stopped]
+    assert all(isinstance(error, EngineStoppedError) and "page 7" in error.report for error in errors)
+    assert len({id(error) for error in errors}) == len(errors)
 
 
 def test_a_thread_that_was_told_to_stop_has_no_fault(thread: EngineThread[EngineLoop]) -> None:

@@ -229,12 +229,11 @@ class EngineLink:
         self.welcome = self.heartbeat = None
         self.up.clear()
         self.heard_at = self._clock()
-        error = EngineDownError(why)
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(EngineDownError(why))
         for feed in self._feeds.values():
-            feed.put(error)
+            feed.put(EngineDownError(why))
         self._feeds.clear()
 
 

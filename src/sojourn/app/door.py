@@ -68,8 +68,8 @@ class Door(Generic[C]):
         return answers
 
     def _check_is_open(self) -> None:
-        if self._engine.stopped is not None:
-            raise self._engine.stopped
+        if (stopped := self._engine.stopped) is not None:
+            raise stopped
 
     def _serve(self) -> None:
         while (item := self._posts.get()) is not None:

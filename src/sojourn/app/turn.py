@@ -145,7 +145,7 @@ class TurnState:
             if delta is not None:
                 yield delta
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.anew()
 
     # -- on the engine's thread
 

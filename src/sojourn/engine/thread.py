@@ -27,6 +27,10 @@ class EngineStoppedError(SojournError):
         super().__init__(message)
         self.report = report or message
 
+    def anew(self) -> "EngineStoppedError":
+        """One that says the same, to be raised once: each raise adds to what an error holds."""
+        return EngineStoppedError(str(self), self.report)
+
 
 class Crank(Protocol):
     """What the thread turns: an EngineLoop, or what decorates one."""
@@ -52,6 +56,7 @@ class Crank(Protocol):
 Sink = Callable[[Event | EngineStoppedError], None]  # called on the engine's thread; must neither block nor raise
 Listener = Callable[[Notice], None]  # the same, for what belongs to no request
 
+_CLOSED = "the engine was closed"
 C = TypeVar("C", bound=Crank)
 T = TypeVar("T")
 
@@ -106,15 +111,19 @@ class EngineThread(Generic[C]):
     def stop(self) -> None:
         """End the thread after the step it is in, and wait for it. What is open then is told. May be called twice."""
         if self._closed is None:
-            self._closed = EngineStoppedError("the engine was closed")
+            self._closed = EngineStoppedError(_CLOSED)
         self._refuse_waiting(self._closed)
         if self._thread.is_alive() and self._thread is not current_thread():
             self._thread.join()
 
     @property
     def stopped(self) -> EngineStoppedError | None:
-        """Why the engine runs no more; None while it does. A fault counts for more than having been told to."""
-        return self._closed if self._fault is None else self._fault
+        """Why the engine runs no more, in an error of the caller's own; None while it does.
+
+        A fault counts for more than having been told to.
+        """
+        stopped = self._closed if self._fault is None else self._fault
+        return None if stopped is None else stopped.anew()
 
     @property
     def fault(self) -> EngineStoppedError | None:
@@ -123,13 +132,13 @@ class EngineThread(Generic[C]):
 
     def _put(self, command: _Command[C]) -> None:
         if not self._inbox.put(command):
-            command.answer.set_exception(self.stopped or EngineStoppedError("the engine was closed"))
+            command.answer.set_exception(self.stopped or EngineStoppedError(_CLOSED))
 
     def _refuse_waiting(self, error: EngineStoppedError) -> None:
         """Take no more commands, and answer those that nobody has taken."""
         for command in self._inbox.close():
             if command.answer.set_running_or_notify_cancel():
-                command.answer.set_exception(error)
+                command.answer.set_exception(error.anew())
 
     # -- on the engine's thread
 
@@ -146,9 +155,9 @@ class EngineThread(Generic[C]):
         except Exception as error:  # noqa: BLE001 - a fault of the last step; one before it counts for more
             if self._fault is None:
                 self._fail(error)
-        if self.stopped is not None:
-            for sink in self._sinks.values():
-                sink(self.stopped)
+        for sink in self._sinks.values():
+            if (stopped := self.stopped) is not None:
+                sink(stopped)
         self._sinks.clear()
 
     def _fail(self, error: Exception) -> EngineStoppedError:
@@ -186,7 +195,7 @@ class EngineThread(Generic[C]):
                 fault = self._fail(error)
                 for waiting in commands[index:]:
                     if waiting is command or waiting.answer.set_running_or_notify_cancel():
-                        waiting.answer.set_exception(fault)
+                        waiting.answer.set_exception(fault.anew())
                 return
             if command.sink is not None:
                 self._sinks[result] = command.sink
