@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.api.conftest import quiet
 from tests.api.test_sessions import GREEDY, Json, events_of, ids, open_session, turn
-from tests.support.server import GUARD_S, Server, serving, write_tiny_gguf
+from tests.support.server import GUARD_S, Server, eventually, serving, write_tiny_gguf
 
 pytestmark = pytest.mark.http_scenario
 SIZE = ("--context", "4096", "--pool-tokens", "16384", "--chunk", "64")
@@ -129,16 +129,19 @@ def taken_in(server: Server, data: bytes, name: str) -> httpx.Response:
 
 
 def test_b16_saved_erased_restarted_restored(models: Path, tmp_path: Path) -> None:
-    with serving(models, *kept_in(tmp_path)) as server:
+    options = kept_in(tmp_path / "data", "--disk-cache", str(tmp_path / "kv"))
+    with serving(models, *options) as server:
         undisturbed, session = open_session(server), open_session(server)
         for name in (undisturbed, session):
             first = turn(server, name, text="One", max_tokens=30, turn=0)
             turn(server, name, text="Two", max_tokens=30, turn=1)
         expected = turn(server, undisturbed, text="Three", max_tokens=30)
         saved = exported(server, session)
+        nothing = {"sessions": 0, "pages": 0}
+        eventually(lambda: server.http.get("/v1/pools").json()["unwritten"] == nothing, "something is not written")
         assert server.http.delete(f"/v1/sessions/{session}").json()["deleted"] is True
         kill_all(server)
-    with serving(models, *kept_in(tmp_path)) as server:
+    with serving(models, *options) as server:
         assert taken_in(server, saved, undisturbed).status_code == 409
         restored = taken_in(server, saved, session)
         assert restored.status_code == 200, restored.text
@@ -147,6 +150,8 @@ def test_b16_saved_erased_restarted_restored(models: Path, tmp_path: Path) -> No
         assert (again["replayed"], again["text"]) == (True, first["text"])
         third = turn(server, session, text="Three", max_tokens=30, turn=2)
         assert third["token_ids"] == expected["token_ids"]
+        assert third["cache"]["cached_tokens"] >= restored.json()["tokens"] - 1, "its KV was in files"
+        assert third["cache"]["source"] == "disk"
         quiet(server)
         refusals_of_files(server, saved)
 
