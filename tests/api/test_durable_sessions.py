@@ -13,6 +13,8 @@ from tests.api.conftest import quiet
 from tests.api.test_sessions import GREEDY, Json, events_of, ids, open_session, turn
 from tests.support.server import GUARD_S, Server, eventually, serving, write_tiny_gguf
 
+from sojourn.sessions.archive import join
+
 pytestmark = pytest.mark.http_scenario
 SIZE = ("--context", "4096", "--pool-tokens", "16384", "--chunk", "64")
 MIB_OF_FILES = """
@@ -87,6 +89,26 @@ def test_b22_turns_in_flight_answer_503_and_every_session_continues(models: Path
             next_one = turn(server, name, text="And now?", max_tokens=40, turn=1)
             assert next_one["token_ids"] == expected["token_ids"]
         assert shown(server, other)["killed"] is None
+        quiet(server)
+
+
+def test_an_engine_whose_store_cannot_be_read_for_a_moment_is_started_until_it_can(
+    models: Path, tmp_path: Path
+) -> None:
+    """At the first start it would end the server (`check_is_refused`)."""
+    with serving(models, *kept_in(tmp_path)) as server:
+        session = open_session(server)
+        turn(server, session, text="One", max_tokens=3)
+        folder = the_store(tmp_path).parent
+        folder.rename(tmp_path / "aside")  # the engine that runs has its files open
+        folder.mkdir()
+        (folder / "sessions.db").write_bytes(b"no database" * 1000)
+        server.kill("engine")
+        server.lines_with("the engine ended with code 2; it is started again")
+        folder.rename(tmp_path / "no database")
+        (tmp_path / "aside").rename(folder)
+        server.wait_until_ready()
+        assert shown(server, session)["turns"] == 1
         quiet(server)
 
 
@@ -169,7 +191,7 @@ def refusals_of_files(server: Server, saved: bytes) -> None:
         answer = taken_in(server, data, "other")
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["code"] in ("invalid_file", "unknown_version")
-    assert taken_in(server, b" " * (9 << 20), "other").status_code == 413
+    assert taken_in(server, join({b"HEAD": b" " * (9 << 20)}), "other").status_code == 413
     assert taken_in(server, saved, "a/b").status_code == 400
     assert server.http.get("/v1/sessions").json()["data"] == []
 

@@ -2,13 +2,14 @@
 
 from sojourn.app import serve
 from sojourn.app.cli import main
+from sojourn.app.ready import ReadyPipe
 from sojourn.app.supervisor import Part
 
 
-def part(name: str, module: str, start: str, fds: tuple[int, ...] = ()) -> Part:
-    return Part(name, "tests.support.broken_engine" if name == "engine" else module, start, fds)
+def part(name: str, module: str, start: str, fds: tuple[int, ...], ready: ReadyPipe) -> Part:
+    return Part(name, "tests.support.broken_engine" if name == "engine" else module, start, fds, ready)
 
 
 if __name__ == "__main__":
-    serve.Part = part  # type: ignore[assignment, misc]
+    serve.Part = part  # type: ignore[assignment, attr-defined]
     main()

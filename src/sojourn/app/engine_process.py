@@ -1,7 +1,7 @@
 """The engine's process: model, sessions and everything below, behind one socket. Started by the supervisor.
 
 The first line of stdin is the start, as JSON; stdin then stays open for as long as the supervisor lives. Exit codes: 0 told
-to stop; 2 the options or the model are at fault (no use starting again); 70 a broken law, the report on stderr and on disk.
+to stop; 2 options, model or store are at fault, or there is no memory; 70 a broken law, the report on stderr and on disk.
 """
 
 import gc
@@ -27,6 +27,7 @@ from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, KILL_AFTER_S, EngineStart
+from sojourn.app.ready import tell_ready
 from sojourn.app.speculation import guesser, spoken
 from sojourn.app.startup import Served, decisions, spoken_overlap, table
 from sojourn.app.terminal import plain_console, show_progress
@@ -124,6 +125,7 @@ def _serve(start: EngineStart, prepared: Prepared, parts: EngineParts, world: Wo
     gc.freeze()  # vocabulary and model stay: a full collection between two steps need not look at them
     thread.start()
     _tell(start, prepared, kept)
+    tell_ready(start.ready_fd)
     server.run()
     thread.stop()
     outbox.close()

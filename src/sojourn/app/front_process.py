@@ -30,6 +30,7 @@ from sojourn.app.config import traces_wanted
 from sojourn.app.follow import follow_parent
 from sojourn.app.logs import configure
 from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, KILL_AFTER_S, FrontStart
+from sojourn.app.ready import tell_ready
 from sojourn.core.errors import ClientError
 
 # Longer than clients keep theirs: who closes first must not be the one who cannot know of a request under way. httpx, and so
@@ -83,6 +84,7 @@ async def serve_front(start: FrontStart) -> int:
 
     front.on_fault = on_fault
     loop.add_signal_handler(signal.SIGTERM, on_signal)
+    tell_ready(start.ready_fd)
     await server.serve(sockets=[listener])
     if front.fault is None:
         return 0

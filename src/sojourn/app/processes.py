@@ -1,6 +1,7 @@
 """What the supervisor tells the processes it starts: the first line of their stdin, as JSON. Knows no library of theirs.
 
-Exit codes: 0 told to stop; 2 options, keys or model at fault (starting again is of no use); 70 a broken law.
+Exit codes: 0 told to stop; 2 options, keys, model or store at fault (if it was never ready, starting again is of no use);
+70 a broken law.
 """
 
 import json
@@ -20,7 +21,7 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """`address`: of the socket the engine binds."""
+    """`address`: of the socket the engine binds. `ready_fd`: where it says that it is ready."""
 
     address: str
     model: str
@@ -31,6 +32,7 @@ class EngineStart:
     access: str = ""  # who may ask, for the table of decisions
     log_format: LogFormat = "text"
     keeping: StoreOptions = field(default_factory=StoreOptions)
+    ready_fd: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -38,12 +40,13 @@ class EngineStart:
 
 @dataclass(frozen=True, slots=True)
 class FrontStart:
-    """`fd`: the listening socket, inherited."""
+    """`fd`: the listening socket, inherited. `ready_fd`: where it says that it is ready."""
 
     fd: int
     settings: FrontSettings
     api_key_file: str | None = None
     log_format: LogFormat = "text"
+    ready_fd: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -31,6 +31,7 @@ from sojourn.app.config import NGRAM, NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.limits import LimitOption, Limits
 from sojourn.app.logs import configure
 from sojourn.app.processes import EngineStart, FrontStart, LogFormat
+from sojourn.app.ready import ReadyPipe
 from sojourn.app.run_folder import run_folder
 from sojourn.app.store_options import (
     DataDirOption,
@@ -168,21 +169,24 @@ def run_both(host: str, port: int, front: FrontStart, engine: EngineStart) -> in
     configure(engine.log_format)
     listener = listen(host, port)
     try:
-        with run_folder(Path(tempfile.gettempdir())) as place:
-            return _run_both(place, host, listener, front, engine)
+        with (
+            run_folder(Path(tempfile.gettempdir())) as place,
+            ReadyPipe() as front_ready,
+            ReadyPipe() as engine_ready,
+        ):
+            settings = replace(front.settings, address=f"ipc://{place}/engine")
+            front = replace(front, fd=listener.fileno(), settings=settings, ready_fd=front_ready.fd)
+            engine = replace(engine, address=settings.address, ready_fd=engine_ready.fd)
+            parts = (
+                Part("front", "sojourn.app.front_process", front.to_json(), (front.fd, front_ready.fd), front_ready),
+                Part("engine", "sojourn.app.engine_process", engine.to_json(), (engine_ready.fd,), engine_ready),
+            )
+            return _run_both(host, listener, parts, settings.shutdown_timeout_s)
     finally:
         listener.close()
 
 
-def _run_both(place: Path, host: str, listener: socket.socket, front: FrontStart, engine: EngineStart) -> int:
-    address = f"ipc://{place}/engine"
-    front = replace(front, fd=listener.fileno(), settings=replace(front.settings, address=address))
-    engine = replace(engine, address=address)
+def _run_both(host: str, listener: socket.socket, parts: tuple[Part, Part], shutdown_timeout_s: float) -> int:
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"sojourn: http://{shown}:{listener.getsockname()[1]}")
-    supervisor = Supervisor(
-        Part("front", "sojourn.app.front_process", front.to_json(), (front.fd,)),
-        Part("engine", "sojourn.app.engine_process", engine.to_json()),
-        front.settings.shutdown_timeout_s,
-    )
-    return asyncio.run(supervisor.run())
+    return asyncio.run(Supervisor(*parts, shutdown_timeout_s).run())

@@ -4,6 +4,9 @@
     here ─┤
           └── engine  (models, sessions, KV)  dies: started again after 0.5, 1, 2 ... 30 s
 
+One that finds its options at fault ends the server, but only where none of its kind has been ready before: what was good
+once is good again, as soon as there is memory, or the file is back.
+
 Owns the listening socket (a new front takes over its queue) and the folder of the engine's socket. Knows no HTTP and no
 model. What it starts follows it: each child ends when its stdin closes.
 """
@@ -17,6 +20,7 @@ import time
 from dataclasses import dataclass
 
 from sojourn.app.processes import EXIT_OPTIONS, KILL_AFTER_S
+from sojourn.app.ready import ReadyPipe
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
@@ -26,12 +30,17 @@ logger = logging.getLogger("sojourn.supervisor")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One kind of process: its module, the first line of its stdin, and the file descriptors it inherits."""
+    """One kind of process: its module, the first line of its stdin, the file descriptors it inherits, and what it says in
+    one of them when it is ready."""
 
     name: str
     module: str
     start: str
     fds: tuple[int, ...] = ()
+    ready: ReadyPipe | None = None
+
+    def has_been_ready(self) -> bool:
+        return self.ready is not None and self.ready.was_told()
 
 
 class Supervisor:
@@ -50,6 +59,8 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal)
         engine = asyncio.create_task(self._keep(self._engine))
         front = asyncio.create_task(self._keep(self._front))
+        for keeper in (engine, front):  # one that fails is a fault of ours, which must not go unseen
+            keeper.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()
         await self._end(self._front.name, front, self._shutdown_timeout_s + KILL_AFTER_S)
         await self._end(self._engine.name, engine, KILL_AFTER_S)
@@ -68,16 +79,21 @@ class Supervisor:
         pause = BACKOFF_FIRST_S
         while not self._stopping.is_set():
             began = time.monotonic()
-            code = await self._run_once(part)
+            code: int | None = None
+            try:
+                code = await self._run_once(part)
+                how = f"ended with code {code}"
+            except OSError as error:  # there are too many processes, or there is no memory for one
+                how = f"could not be started ({error})"
             if self._stopping.is_set():
                 return
-            if code == EXIT_OPTIONS:
+            if code == EXIT_OPTIONS and not part.has_been_ready():
                 self._code = EXIT_OPTIONS
                 self._stopping.set()
                 return
             if time.monotonic() - began > STEADY_S:
                 pause = BACKOFF_FIRST_S
-            logger.error("the %s ended with code %d; it is started again in %.1f s", part.name, code, pause)
+            logger.error("the %s %s; it is started again in %.1f s", part.name, how, pause)
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)
             except TimeoutError:
