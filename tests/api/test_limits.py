@@ -7,9 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.api.conftest import quiet
-from tests.api.test_life import until
+from tests.api.native import calls as native
+from tests.api.test_life import sample, until
 from tests.api.test_sessions import GREEDY, Json, events_of, ids, open_session, refused, turn
-from tests.support.server import Server, serving
+from tests.support.server import Server, eventually, serving
 
 pytestmark = pytest.mark.http_scenario
 
@@ -93,6 +94,29 @@ def test_turns_of_one_tenant_that_wait(longer: Server) -> None:
     assert (param, code) == ("tenant", "too_many_waiting")
     assert message == "1 turns of this tenant wait already, the bound is 1"
     assert turn(longer, refused_one, token_ids=ids(6), max_tokens=1)["turn"] == 0
+
+
+def test_a_replacement_in_a_tree_that_is_refused_replaces_nothing(longer: Server) -> None:
+    tree = native.open_session(longer, streaming=False)
+    root = native.turn(longer, tree, ids(6), 2, rid="root")
+    child = native.generate(longer, 2, input_ids=ids(4), rid="child", session_params={"id": tree, "rid": "root"})
+    running, waiting = (open_session(longer) for _ in range(2))
+    with longer.http.stream("POST", f"/v1/sessions/{running}/turns", json=LONG) as response:
+        events = events_of(response)  # kept: who lets it go, goes away
+        next(events)
+        eventually(lambda: sample(longer, "sojourn_requests_waiting", reason="batch_full") == 0, "an earlier one waits")
+        with ThreadPoolExecutor(1) as pool:
+            second = pool.submit(turn, longer, waiting, token_ids=ids(6), max_tokens=1)
+            until(longer, "sojourn_requests_waiting", 1, reason="batch_full")
+            asked = {"id": tree, "rid": "root", "replace": True}
+            answer = native.post(longer, 2, input_ids=ids(3), rid="child", session_params=asked)
+            longer.http.post(f"/v1/sessions/{running}/interrupt", json={"keep": 0}).raise_for_status()
+            assert second.result()["usage"]["completion_tokens"] == 1
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_waiting")
+    on = native.generate(longer, 1, input_ids=ids(3), session_params={"id": tree, "rid": "child"})
+    said = len(root["output_ids"]) + len(child["output_ids"])
+    assert on["meta_info"]["prompt_tokens"] == 6 + 4 + said + 3
+    native.close_session(longer, tree)
 
 
 def test_turns_of_one_tenant_that_run_or_wait_in_line(longer: Server) -> None:

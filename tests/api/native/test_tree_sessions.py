@@ -153,6 +153,7 @@ def trees() -> TreeSessions:
 def begun(tree: TreeSession, rid: str, ids: list[int], place: Place | None = None, bos_id: int | None = None) -> Node:
     node = tree.plan(rid, ids, place or Place(), nothing, bos_id)
     tree.begin(node)
+    tree.accept(node)
     return node
 
 
@@ -220,7 +221,7 @@ def test_a_refused_request_leaves_no_trace_and_idle_sessions_expire() -> None:
         tree.plan("b", [3], Place("a"), nothing, None)
     with pytest.raises(ClientError, match="earlier request"):
         tree.plan("a", [3], Place(), nothing, None)
-    tree.remove(node)
+    tree.refuse(node)
     assert sessions.stock.num_tokens == 0
     assert sessions.find("s", "other") is None
     clock.now = 9.0
@@ -240,11 +241,86 @@ def test_a_replacement_may_have_the_name_of_what_it_replaces() -> None:
     assert root.children == [below]
     assert sessions.stock.num_tokens == 3
     tree.begin(again)
+    assert sessions.stock.num_tokens == 5
+    tree.accept(again)
     assert root.children == [again]
     assert sessions.stock.num_tokens == 4
     assert again.prompt() == [1, 2, 4, 5]
     with pytest.raises(ClientError, match="earlier request"):
         tree.plan("a", [6], Place("a", replace=True), nothing, None)
+
+
+@pytest.mark.parametrize("place", [Place("a", replace=True), Place(replace=True)])
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_a_replacement_that_the_engine_refuses_leaves_the_tree_as_it_was(place: Place, name: str) -> None:
+    sessions, aborted = trees(), []
+    tree = sessions.find("s", "")
+    assert tree is not None
+    root = begun(tree, "a", [1, 2])
+    root.output = [7]
+    tree.finish(root)
+    below = begun(tree, "b", [3], Place("a"))
+    tree.finish(below)
+    runs = tree.plan("c", [4], Place("a"), lambda: aborted.append("c"), None)
+    tree.begin(runs)
+    tree.accept(runs)
+    for attempt in range(2):
+        node = tree.plan(name, [5, 6], place, nothing, None)
+        tree.begin(node)
+        assert sessions.stock.num_tokens == 7
+        tree.refuse(node)
+        assert (root.children, sessions.stock.num_tokens, aborted) == ([below, runs], 5, []), attempt
+        assert tree.plan("d", [9], Place("b"), nothing, None).prompt() == [1, 2, 7, 3, 9]
+    node = tree.plan(name, [5, 6], place, nothing, None)
+    tree.begin(node)
+    tree.accept(node)
+    assert aborted == ["c"]
+    assert sessions.stock.num_tokens == (2 if place.rid is None else 5)
+
+
+@pytest.mark.parametrize("is_later_first", [False, True])
+def test_of_two_replacements_the_later_one_stands_whichever_is_accepted_first(is_later_first: bool) -> None:
+    sessions, aborted = trees(), []
+    tree = sessions.find("s", "")
+    assert tree is not None
+    tree.finish(begun(tree, "a", [1]))
+    first = tree.plan("a", [2], Place(replace=True), lambda: aborted.append("first"), None)
+    tree.begin(first)
+    second = tree.plan("b", [3], Place(replace=True), lambda: aborted.append("second"), None)
+    tree.begin(second)
+    assert sessions.stock.num_tokens == 3
+    if is_later_first:
+        tree.accept(second)
+        tree.refuse(first)
+    else:
+        tree.accept(first)
+        tree.accept(second)
+    assert aborted == ["first"]
+    assert sessions.stock.num_tokens == 1
+    tree.finish(second)
+    with pytest.raises(ClientError, match="Invalid request session id"):
+        tree.plan("c", [4], Place("a"), nothing, None)
+    assert tree.plan("c", [4], Place("b"), nothing, None).prompt() == [3, 4]
+    sessions.close("s", "")
+    assert sessions.stock.num_tokens == 0
+
+
+def test_a_session_that_is_closed_meanwhile_keeps_no_tokens() -> None:
+    for accepts in (False, True):
+        sessions = trees()
+        tree = sessions.find("s", "")
+        assert tree is not None
+        tree.finish(begun(tree, "a", [1]))
+        node = tree.plan("a", [2], Place(replace=True), nothing, None)
+        tree.begin(node)
+        sessions.close("s", "")
+        assert sessions.stock.num_tokens == 0
+        if accepts:
+            tree.accept(node)
+            tree.finish(node)
+        else:
+            tree.refuse(node)
+        assert sessions.stock.num_tokens == 0
 
 
 def test_an_abort_reaches_its_own_tenant_only() -> None:

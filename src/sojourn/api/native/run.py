@@ -129,8 +129,9 @@ class NativeRun:
         try:
             await self._start(live, command)
         except BaseException:
-            tree.remove(node)
+            tree.refuse(node)
             raise
+        tree.accept(node)
         assert self._generation is not None
         node.output = self._generation.output_ids  # grows as it is said
         self._stack.callback(tree.finish, node)

@@ -2,6 +2,9 @@
 
     prompt(node) = context(parent)[:keep] + own          context(node) = prompt(node) + output
 
+    plan ─▶ begin ─▶ accept: what it replaces is gone ─▶ finish
+                └──▶ refuse: the tree is as it was before
+
 A node keeps what is its own; an output grows while its request runs, and what a child keeps of it is counted when the
 child begins. Nothing here computes, and nothing of it is lost when the engine is started again.
 """
@@ -31,7 +34,8 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """`abort` ends its request while that runs."""
+    """`abort` ends its request while that runs. `replaced`: what goes when its request is accepted; one of them may be
+    `namesake`, whose name it has taken."""
 
     rid: str
     parent: "Node | None"
@@ -41,6 +45,9 @@ class Node:
     output: Sequence[int] = ()
     is_running: bool = True
     replaces: bool = False
+    is_kept: bool = False  # its tokens are counted
+    replaced: "list[Node]" = field(default_factory=list, repr=False)
+    namesake: "Node | None" = field(default=None, repr=False)
     children: "list[Node]" = field(default_factory=list, repr=False)
 
     @property
@@ -114,35 +121,54 @@ class TreeSession:
         return Node(rid, parent, _kept(parent, place), own, abort, replaces=place.replace)
 
     def begin(self, node: Node) -> None:
-        """It runs. What it replaces is ended and forgotten."""
-        parent = node.parent
+        """It has its place, and its request is asked for. `accept` or `refuse` follows."""
         if node.replaces:
-            self._clear(self._replaced_at(parent))
-            if parent is not None and parent.is_running:
-                parent.abort()
+            node.replaced = self._replaced_at(node.parent)
+        node.namesake = self._nodes.get(node.rid)
+        node.is_kept = True
         self._stock.num_tokens += len(node.own)
-        if parent is not None:
-            parent.children.append(node)
+        if node.parent is not None:
+            node.parent.children.append(node)
         self._nodes[node.rid] = node
+
+    def accept(self, node: Node) -> None:
+        """Its request runs. What it replaces, as it was when that was asked, is ended and forgotten with all below."""
+        going, node.replaced, node.namesake = node.replaced, [], None
+        for root in going:
+            for one in [*root.family()]:
+                if one.is_kept and one.is_running:
+                    one.abort()
+                self.remove(one)
+        if node.replaces and node.parent is not None and node.parent.is_running:
+            node.parent.abort()
+
+    def refuse(self, node: Node) -> None:
+        """As if it had never been asked for."""
+        namesake, node.replaced, node.namesake = node.namesake, [], None
+        self.remove(node)
+        if namesake is not None and namesake.is_kept:
+            self._nodes[namesake.rid] = namesake
 
     def finish(self, node: Node) -> None:
         """Its request has ended; what it said so far is its output."""
         node.is_running = False
         node.output = array("i", node.output)
-        if self._nodes.get(node.rid) is node:
+        if node.is_kept:
             self._stock.num_tokens += len(node.output)
 
     def remove(self, node: Node) -> None:
-        """As if it had never been asked for."""
+        """It is in no tree any more."""
+        if node.is_kept:
+            node.is_kept = False
+            self._stock.num_tokens -= node.num_tokens
         if self._nodes.get(node.rid) is node:
             del self._nodes[node.rid]
-            self._stock.num_tokens -= node.num_tokens
         if node.parent is not None and node in node.parent.children:
             node.parent.children.remove(node)
 
     def forget(self) -> None:
         """The session is closed. What runs is answered yet."""
-        for node in list(self._nodes.values()):
+        for node in self._all():
             self.remove(node)
 
     def _parent(self, place: Place) -> Node | None:
@@ -156,13 +182,12 @@ class TreeSession:
         return parent
 
     def _replaced_at(self, parent: Node | None) -> list[Node]:
-        return list(self._nodes.values()) if parent is None else [*parent.family()][1:]
+        return self._all() if parent is None else [*parent.family()][1:]
 
-    def _clear(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            if node.is_running:
-                node.abort()
-            self.remove(node)
+    def _all(self) -> list[Node]:
+        """With those whose names have been taken, by what is not accepted yet."""
+        nodes = list(self._nodes.values())
+        return nodes + [node.namesake for node in nodes if node.namesake is not None]
 
 
 def _kept(parent: Node | None, place: Place) -> int:
