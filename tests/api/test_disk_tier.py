@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.server import GUARD_S, Server, serving
+from tests.support.server import GUARD_S, Server, eventually, serving
 
 from sojourn.app.config import cache_dir
 
@@ -42,6 +42,11 @@ def metric(server: Server, name: str, *, least: float | None = None) -> float:
         assert time.monotonic() < ends_at, (name, lines)
 
 
+def await_written(server: Server) -> None:
+    nothing = {"sessions": 0, "pages": 0}
+    eventually(lambda: server.http.get("/v1/pools").json()["unwritten"] == nothing, "something is not written")
+
+
 def damage(folder: Path) -> None:
     for path in folder.glob("*.0"):
         data = bytearray(path.read_bytes())
@@ -73,6 +78,39 @@ def test_after_a_restart_a_session_goes_on_where_it_was(tmp_path: Path, is_damag
             assert cache["cached_tokens"] >= saved - 1
             assert cache["source"] == "disk"
             assert metric(server, 'sojourn_cached_tokens_total{source="disk"') == cache["cached_tokens"]
+
+
+def test_a_killed_engine_has_written_what_was_idle(tmp_path: Path) -> None:
+    options = ("--disk-cache", str(tmp_path / "kv"), "--data-dir", str(tmp_path / "data"), *SMALL)
+    with serving(tmp_path, *options) as server, serving(tmp_path, "--durability", "none", *SMALL) as other:
+        for name, length in (("talk", 100), ("more", 130)):
+            opened(server, name)
+            turn(server, name, tokens(length, length))
+        await_written(server)
+        assert metric(server, 'sojourn_kv_demoted_bytes_total{cause="ahead"', least=1) > 0
+        server.kill("engine")
+        server.lines_with("the engine is process", count=2)
+        server.wait_until_ready()
+        for name, length in (("talk", 100), ("more", 130)):
+            saved = server.http.get(f"/v1/sessions/{name}").json()["tokens"]
+            second = turn(server, name, tokens(2, 10))
+            opened(other, name)
+            turn(other, name, tokens(length, length))
+            assert second["token_ids"] == turn(other, name, tokens(2, 10))["token_ids"]
+            cache = second["cache"]
+            assert isinstance(cache, dict)
+            assert cache["cached_tokens"] >= saved - 1
+            assert cache["source"] == "disk"
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_writing_ahead_can_be_turned_off(tmp_path: Path, ahead: bool) -> None:
+    flag = "--disk-cache-ahead" if ahead else "--no-disk-cache-ahead"
+    with serving(tmp_path, "--disk-cache", str(tmp_path / "kv"), "--durability", "none", flag, *SMALL) as server:
+        opened(server, "talk")
+        turn(server, "talk", tokens(1, 100))
+        await_written(server)
+        assert bool(list((tmp_path / "kv").glob("*.0"))) is ahead
 
 
 @pytest.mark.usefixtures("smollm2")

@@ -198,6 +198,11 @@ class Caller:
         assert answer["replayed"] is True, answer
         self._known.hear(number, answer["token_ids"])
 
+    def holds_kv(self, http: httpx.Client) -> bool:
+        """Its session has pages of its own or of the tree, which the tree may not give up."""
+        pages = answer_of(http.get(f"/v1/sessions/{self.name}"))["pages"].values()
+        return any(pool["own"] + pool["leased"] > 0 for pool in pages)
+
     def resume(self, http: httpx.Client) -> Resumed | None:
         """The next turn, with what was still there of those before it."""
         if not self.turns or is_append(self.turns):
@@ -252,6 +257,11 @@ class Callers:
         """The engine was killed; what it had not written back is gone."""
         for caller in self.all:
             caller.is_computed = False
+
+    def lose_unwritten_kv(self, server: Server) -> None:
+        """The engine is about to be killed, and has nothing left to write: what sessions hold is in files."""
+        for caller in self.all:
+            caller.is_computed = caller.is_computed and caller.holds_kv(server.http)
 
     def settle(self, server: Server) -> None:
         for caller in self.all:

@@ -27,7 +27,7 @@ from tests.api.test_life import sample
 from tests.crash.callers import Callers
 from tests.soak.machine import seconds_of
 from tests.soak.probe import percentile
-from tests.support.server import GUARD_S, Server, serving
+from tests.support.server import GUARD_S, Server, eventually, serving
 
 SIZE = (
     "--context",
@@ -64,6 +64,7 @@ class Crash:
             folder.mkdir()
         self._callers = Callers(CALLERS, seed)
         self._was_stopped = False  # the last server, as opposed to killed
+        self._was_written = False  # all that sessions held, when it was killed
         self.kills: Counter[str] = Counter()
         self.answers = 0
         self.ready_after: dict[str, list[float]] = {part: [] for part in VICTIMS}  # seconds of a start
@@ -100,7 +101,9 @@ class Crash:
                 if victim != "all":
                     self._callers.settle(server)
             if server.process.poll() is None:
+                self._await_written(server)
                 self._kill_all(server)
+                self._was_written = True
                 self.kills["all, while nobody talked"] += 1
         if self._rng.random() < EARLY_SHARE:
             with self._server(ready=False) as server:
@@ -151,7 +154,9 @@ class Crash:
     def _meet(self, server: Server) -> None:
         """Everybody finds what there must be. After SIGTERM that is also the KV of a turn that had ended, but for a token."""
         when = "after SIGTERM" if self._was_stopped else "after kill -9"
-        if not self._was_stopped:
+        if self._was_written:
+            when = "after kill -9, written ahead"
+        elif not self._was_stopped:
             self._callers.lose_kv()
         self._callers.settle(server)
         for resumed in self._callers.resume(server):
@@ -159,8 +164,15 @@ class Crash:
             self.resumed[f"{when}, from {resumed.source}: {'all' if is_all else f'part, {resumed.miss}'}"] += 1
             if resumed.was_computed and not is_all:
                 assert sample(server, "sojourn_kv_fetches_failed_total", reason="slow") > 0, resumed
+        self._was_written = False
         pools = server.http.get("/v1/pools").json()
         assert pools["identity"] is True, pools
+
+    def _await_written(self, server: Server) -> None:
+        """Nothing waits to be written ahead. Then a kill costs a session that holds its KV at most a token of it."""
+        nothing = {"sessions": 0, "pages": 0}
+        eventually(lambda: server.http.get("/v1/pools").json()["unwritten"] == nothing, "something is not written")
+        self._callers.lose_unwritten_kv(server)
 
     def _talk(self, server: Server, count: int) -> None:
         """And leave them at it, at some moment after so many answers."""

@@ -20,7 +20,7 @@ from sojourn.api.native.desk import NativeDesk
 from sojourn.api.native.routes import native_router
 from sojourn.api.openai.routes import openai_router
 from sojourn.api.schemas import ErrorBody
-from sojourn.api.sessions.routes import sessions_router
+from sojourn.api.sessions.routes import IMPORT_PATH, sessions_router
 from sojourn.api.sessions.turns import SessionDesk
 from sojourn.api.settings import FrontSettings, FrontWorld
 from sojourn.core.errors import SojournError
@@ -81,7 +81,11 @@ def make_app(
     app.include_router(native_router(NativeDesk(front, desk.forget)))
     _answer_errors(app, front)
     return front, Envelope(
-        app, body_bytes_max=settings.body_bytes_max, new_id=world.new_id, answered=front.metrics.answered
+        app,
+        body_bytes_max=settings.body_bytes_max,
+        new_id=world.new_id,
+        answered=front.metrics.answered,
+        long_bodies={IMPORT_PATH: settings.import_bytes_max},
     )
 
 

@@ -7,6 +7,7 @@ from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.store import KilledTurn, StoredSession
 
 _TOKEN = np.dtype("<i4")
+TOKEN_BYTES = _TOKEN.itemsize
 
 
 def told(stored: StoredSession, cache_salt: str) -> wire.SessionCopy:

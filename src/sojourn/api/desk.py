@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from sojourn.api import copies, wire
+from sojourn.api import copies, kv, wire, wire_kv
 from sojourn.api.disk_tier import disk_of, unwritten
 from sojourn.api.errors import LimitError
 from sojourn.api.pace import Pace
-from sojourn.cache.protocol import CacheStatistics
+from sojourn.api.wire_base import Body
+from sojourn.cache.protocol import CacheKey, CacheStatistics, InnerCache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 from sojourn.core.ids import RequestId
-from sojourn.core.tier import TierStatistics
+from sojourn.core.step import TokenArray
+from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.engine.events import Event, FinishReason, Notice, TokensEvent
 from sojourn.engine.loop import EngineLoop
 from sojourn.engine.thread import EngineStoppedError
@@ -40,6 +42,11 @@ class Cache(Protocol):
     def slot_statistics(self) -> SlotStatistics: ...
 
     def tier_statistics(self) -> TierStatistics | None: ...
+
+    def copy_out(self, key: CacheKey, tokens: TokenArray) -> KvNames | None: ...
+
+    @property
+    def inner(self) -> InnerCache: ...
 
     def flush(self) -> None: ...
 
@@ -190,7 +197,7 @@ class EngineDesk:
 
     # -- commands
 
-    def obey(self, call: int, command: wire.Command) -> wire.Body:
+    def obey(self, call: int, command: wire.Command) -> Body:
         """Do it and return the answer, or raise a ClientError with nothing changed."""
         match command:
             case wire.OpenSession():
@@ -222,6 +229,10 @@ class EngineDesk:
                 return copies.told(stored, stored.namespace.removeprefix(command.namespace).removeprefix(SALT_MARK))
             case wire.TakeIn():
                 return self._take_in(command)
+            case wire_kv.KeepKv():
+                return kv.keep(self._service, self._cache, self._reach(command.session_id, command.namespace), command)
+            case wire_kv.PutKv():
+                return kv.put(self._service, self._cache, self._reach(command.session_id, command.namespace), command)
             case wire.Rewind() | wire.Fork():
                 return self._branch(command)
             case wire.End():
@@ -239,7 +250,7 @@ class EngineDesk:
             case other:
                 assert_never(other)
 
-    def answer(self, call: int, body: wire.Body) -> None:
+    def answer(self, call: int, body: Body) -> None:
         self._send(wire.Answer(call, wire.encoder.encode(body)))
 
     def notice(self, notice: Notice) -> None:
@@ -306,7 +317,7 @@ class EngineDesk:
         total, most, bound = len(self._sessions), self._limits.total, self._limits.tenant
         if most is not None and total >= most:
             raise self._full(f"{total} sessions are open, the bound of this server")
-        own = 0 if bound is None else sum(owner == namespace for owner, _ in self._sessions.values())
+        own = sum(owner == namespace for owner, _ in self._sessions.values()) if bound is not None else 0
         if bound is not None and own >= bound:
             raise self._full(f"{own} sessions are open, the bound of one tenant is {bound}")
 

@@ -17,11 +17,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from sojourn.api import wire
 from sojourn.api.loop_socket import LoopSocket, first_failure
+from sojourn.api.wire_base import Body
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError, SojournError
 from sojourn.core.step import Sample
 
-R = TypeVar("R", bound=wire.Body)
+R = TypeVar("R", bound=Body)
 logger = logging.getLogger("sojourn.front")
 
 

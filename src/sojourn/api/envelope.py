@@ -5,7 +5,7 @@ Knows no route. A request id that the client chose is exact, and refused while a
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -23,10 +23,18 @@ class Envelope:
     """The outermost application."""
 
     def __init__(
-        self, app: ASGIApp, *, body_bytes_max: int, new_id: Callable[[], str], answered: Callable[[str, int], None]
+        self,
+        app: ASGIApp,
+        *,
+        body_bytes_max: int,
+        new_id: Callable[[], str],
+        answered: Callable[[str, int], None],
+        long_bodies: Mapping[str, int] | None = None,
     ) -> None:
+        """`long_bodies`: the bound of those paths that have another one, and read bodies piece by piece."""
         self._app = app
         self._body_bytes_max = body_bytes_max
+        self._long_bodies = long_bodies or {}
         self._new_id = new_id
         self._answered = answered  # told route and status of every answer
         self._live: set[str] = set()
@@ -56,10 +64,11 @@ class Envelope:
                     raise ConflictError(f"request {chosen} is running", param="X-Request-ID", code="duplicate_request")
                 request_id = chosen
             scope.setdefault("state", {})["request_id"] = request_id
-            self._check_length(headers.get(b"content-length"))
+            bound = self._long_bodies.get(scope["path"], self._body_bytes_max)
+            self._check_length(headers.get(b"content-length"), bound)
             self._live.add(request_id)
             try:
-                await self._app(scope, self._bounded(receive), send_with_id)
+                await self._app(scope, self._bounded(receive, bound), send_with_id)
             finally:
                 self._live.discard(request_id)
         except ClientGoneError:
@@ -74,22 +83,24 @@ class Envelope:
             elif not is_complete:
                 raise  # the connection is closed: half an answer must not look whole
 
-    def _check_length(self, length: bytes | None) -> None:
-        if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
-            raise self._too_large()
+    def _check_length(self, length: bytes | None, bound: int) -> None:
+        if length is not None and length.isdigit() and int(length) > bound:
+            raise self._too_large(bound)
 
-    def _too_large(self) -> ClientError:
-        return TooLargeError(f"the body is over {self._body_bytes_max:,} bytes", code="body_too_large")
+    def _too_large(self, bound: int) -> ClientError:
+        return TooLargeError(f"the body is over {bound:,} bytes", code="body_too_large")
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _bounded(self, receive: Receive, bound: int) -> Receive:
         taken = 0
 
         async def receive_bounded() -> Message:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._body_bytes_max:
-                raise HTTPException(413, str(self._too_large()))  # the one kind that the body's reader lets through
+            if taken > bound:
+                raise HTTPException(
+                    413, str(self._too_large(bound))
+                )  # the one kind that the body's reader lets through
             return message
 
         return receive_bounded

@@ -16,6 +16,9 @@ class FrontSettings:
     address: str  # of the engine's socket
     version: str = "0"
     body_bytes_max: int = 8 << 20
+    import_bytes_max: int = 1 << 30  # of a session's file, which is no body in memory; its history: as any body
+    import_kv: bool = False  # KV in such files is taken; whoever brings one could have made it up
+    disk_cache: str | None = None  # the engine's folder of page files, to read from
     requests_max: int = 256  # running and waiting together; more are told to come back
     session_requests_max: int = 16  # turns that wait for one session
     tenant_requests_max: int = 128

@@ -4,12 +4,12 @@ Knows ASGI and server-sent events; knows no turn.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
@@ -67,6 +67,22 @@ async def _cancel(task: "asyncio.Future[T]") -> None:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class FileStream(StreamingResponse):
+    """A file that is made while it is sent, on another thread. `close` is called at the end, however it came."""
+
+    def __init__(
+        self, chunks: Iterator[bytes], close: Callable[[], Awaitable[None]], *, media_type: str, headers: dict[str, str]
+    ) -> None:
+        super().__init__(chunks, media_type=media_type, headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._close()
 
 
 class EventStream(Response):

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
+from sojourn.api.wire_base import Body, Message
+from sojourn.api.wire_kv import KeepKv, PutKv
 from sojourn.core.step import Sample, SamplingParams
 from sojourn.engine.events import Usage
 from sojourn.engine.meter import StepStatistics
@@ -18,14 +20,6 @@ from sojourn.sessions.recorder import KeptStatistics
 
 R = TypeVar("R")
 STORE_DOWN = "store_unavailable"  # the code of a refusal: what was asked could not be made durable
-
-
-class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base: an array that begins with the name of its class."""
-
-
-class Body(msgspec.Struct, frozen=True, array_like=True):
-    """Base of what is inside a message; its place says its type."""
 
 
 # -- commands: front to engine
@@ -137,8 +131,8 @@ class Start(Message, frozen=True):
     token_ids: list[int]
     sampling: SamplingParams
     max_new_tokens: int | None = None
-    stops: list[str] = []
-    stop_ids: list[int] = []
+    stops: list[str] = msgspec.field(default_factory=list)
+    stop_ids: list[int] = msgspec.field(default_factory=list)
     ignore_eos: bool = False
     skip_special: bool = True
     expected_tokens: int | None = None
@@ -180,6 +174,8 @@ Command = (
     | ReadTranscript
     | CopySession
     | TakeIn
+    | KeepKv
+    | PutKv
     | Rewind
     | Fork
     | Start
@@ -352,7 +348,7 @@ class Tokens(Message, frozen=True):
     ids: list[int]
     samples: list[Sample] | None = None
     cached_tokens: int = 0  # of the whole request
-    known: list[Sample] = []
+    known: list[Sample] = msgspec.field(default_factory=list)
 
 
 class Ended(Message, frozen=True):

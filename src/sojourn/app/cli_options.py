@@ -32,6 +32,10 @@ DiskCacheOption = Annotated[
     Path | None, typer.Option(help="Folder for KV that the pool has no room for, and across restarts; by default none.")
 ]
 DiskCacheBytesOption = Annotated[int, typer.Option(help="Most bytes in that folder.")]
+ImportKvOption = Annotated[
+    bool, typer.Option("--import-kv", help="Take KV from files of sessions: only where whoever imports is trusted.")
+]
+ImportMibOption = Annotated[int, typer.Option(help="Most MiB of such a file.")]
 DiskCacheAheadOption = Annotated[
     bool,
     typer.Option(

@@ -20,6 +20,8 @@ from sojourn.app.cli_options import (
     DraftsMaxOption,
     EnableStreamingOption,
     HostOption,
+    ImportKvOption,
+    ImportMibOption,
     MetricsCompatOption,
     OverlapOption,
     ReportDirOption,
@@ -48,6 +50,7 @@ from sojourn.core.errors import ClientError, ModelError
 from sojourn.models.names import check_model
 from sojourn.sessions.store import Durability
 
+MIB_MAX = 1 << 20  # a tebibyte
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -81,6 +84,8 @@ def serve(
     disk_cache: DiskCacheOption = None,
     disk_cache_bytes: DiskCacheBytesOption = 4 << 30,
     disk_cache_ahead: DiskCacheAheadOption = True,
+    import_kv: ImportKvOption = False,
+    import_mib: ImportMibOption = 1024,
     enable_streaming_session: EnableStreamingOption = True,
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running turns have at SIGTERM.")] = 30.0,
     report_dir: ReportDirOption = None,
@@ -103,6 +108,7 @@ def serve(
     limits = Limits.of(sessions, limit)
     check_address(host, port, has_keys=api_key_file is not None)
     settings = front_settings(shutdown_timeout, metrics_compat, limits, strict=strict)
+    settings = with_files(settings, options, import_mib, import_kv=import_kv)
     front = FrontStart(-1, settings, api_key_file, log_format)
     engine = EngineStart(
         address="",
@@ -125,6 +131,15 @@ def front_settings(
     settings = FrontSettings("", version("sojourn"), shutdown_timeout_s=shutdown_timeout, metrics_compat=compat)
     most, of_one = limits.requests, limits.tenant_turns
     return replace(settings, requests_max=most, tenant_requests_max=of_one, is_strict=strict)
+
+
+def with_files(settings: FrontSettings, options: EngineOptions, import_mib: int, *, import_kv: bool) -> FrontSettings:
+    """What the front does with files of sessions, and where the engine has its pages."""
+    check_range("import_mib", import_mib, 1, MIB_MAX)
+    if import_kv and options.disk_cache is None:
+        raise ClientError("--import-kv needs --disk-cache, a folder to take KV into", param="import_kv")
+    disk_cache = options.disk_cache
+    return replace(settings, import_kv=import_kv, import_bytes_max=import_mib << 20, disk_cache=disk_cache)
 
 
 def check_models(model: str, speculate: str) -> None:

@@ -122,8 +122,8 @@ class Copier:
         end = len(pages[Pool.FULL])
         while end < len(chain) and store.has(Pool.FULL, chain[end]):
             end += 1
-        windows_from = ground.tree.matcher.window_first(end)
         tail, tail_len = self._tail_out(key, chain[:end], tokens, holding)
+        windows_from = self._windows_from(end, tail_len)
         names = self._named(chain[:end], windows_from, tail, tail_len)
         room = OUT_BYTES
         for pool, own in zip(self._pools, pages, strict=True):
@@ -146,11 +146,18 @@ class Copier:
         if tail_len:
             before = chain[-1] if chain else self._namer.root(key.namespace)
             tail = self._namer.tail(before, tokens[num_pages * size : num_pages * size + tail_len])
-        return self._named(chain, self._layout.window_first_page(num_pages * size), tail, tail_len)
+        return self._named(chain, self._windows_from(len(chain), tail_len), tail, tail_len)
+
+    def _windows_from(self, num_pages: int, tail_len: int) -> int:
+        """Where the live window behind these tokens begins."""
+        length = num_pages * self._layout.page_size + tail_len
+        return self._layout.window_first_page(length) if self._layout.window else num_pages
 
     def _named(self, full: Names, windows_from: int, tail: bytes | None, tail_len: int, missing: int = 0) -> KvNames:
         page_bytes = tuple(self._kv.page_bytes(pool) for pool in self._pools)
-        return KvNames(self._namer.kv_format, page_bytes, full, windows_from, tail, tail_len, missing)
+        return KvNames(
+            self._namer.kv_format, self._layout.page_size, page_bytes, full, windows_from, tail, tail_len, missing
+        )
 
     def _in_pool(
         self, ground: Ground, key: CacheKey, tokens: TokenArray, holding: Holding | None

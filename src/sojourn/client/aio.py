@@ -72,6 +72,7 @@ class AsyncSession:
         self._client = client
         self._whose = whose(tenant)
         self.id = info.id
+        self.imported_kv = info.kv
         self.num_turns = info.turns
 
     async def turn(
@@ -143,9 +144,13 @@ class AsyncSession:
         info = SessionInfo.of(await self._client.call(Call("POST", session_path(self.id, "/fork"), body, self._whose)))
         return AsyncSession(self._client, info, self._whose.get("tenant"))
 
-    async def export(self) -> bytes:
-        """The session as a file, for `import_session` of a server with the same model. A running turn is no part of it."""
-        call = Call("GET", session_path(self.id, "/export"), params=self._whose)
+    async def export(self, *, kv: bool = False) -> bytes:
+        """The session as a file, for `import_session` of a server with the same model. A running turn is no part of it.
+
+        `kv`: with its keys and values, which may be hundreds of megabytes; the server needs a disk cache for that.
+        """
+        params = {**self._whose, **({"kv": "true"} if kv else {})}
+        call = Call("GET", session_path(self.id, "/export"), params=params)
         return (await self._client.fetch(call)).content
 
     async def info(self) -> SessionInfo:

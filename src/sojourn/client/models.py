@@ -135,6 +135,14 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportedKv:
+    """KV that came with a session's file: tokens that its next turn may find, and why there were not more."""
+
+    tokens: int
+    left_out: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Killed:
     """A turn that the end of the server's engine cut off: no part of the history. What it had said."""
 
@@ -156,6 +164,7 @@ class SessionInfo:
     pages: Mapping[str, Pages]
     priority: int = 0
     killed: Killed | None = None  # until the next turn
+    kv: ImportedKv | None = None  # of an import whose file had KV
 
     @classmethod
     def of(cls, body: Json) -> "SessionInfo":
@@ -169,7 +178,12 @@ class SessionInfo:
             pages={pool: Pages(held["own"], held["leased"]) for pool, held in body["pages"].items()},
             priority=body["priority"],
             killed=_killed(body["killed"]),
+            kv=_imported_kv(body.get("kv")),
         )
+
+
+def _imported_kv(body: Json | None) -> ImportedKv | None:
+    return None if body is None else ImportedKv(body["tokens"], body["left_out"])
 
 
 def _killed(body: Json | None) -> Killed | None:

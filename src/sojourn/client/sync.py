@@ -72,6 +72,7 @@ class Session:
         self._client = client
         self._whose = whose(tenant)
         self.id = info.id
+        self.imported_kv = info.kv
         self.num_turns = info.turns
 
     def turn(
@@ -139,9 +140,13 @@ class Session:
         info = SessionInfo.of(self._client.call(Call("POST", session_path(self.id, "/fork"), body, self._whose)))
         return Session(self._client, info, self._whose.get("tenant"))
 
-    def export(self) -> bytes:
-        """The session as a file, for `import_session` of a server with the same model. A running turn is no part of it."""
-        call = Call("GET", session_path(self.id, "/export"), params=self._whose)
+    def export(self, *, kv: bool = False) -> bytes:
+        """The session as a file, for `import_session` of a server with the same model. A running turn is no part of it.
+
+        `kv`: with its keys and values, which may be hundreds of megabytes; the server needs a disk cache for that.
+        """
+        params = {**self._whose, **({"kv": "true"} if kv else {})}
+        call = Call("GET", session_path(self.id, "/export"), params=params)
         return self._client.fetch(call).content
 
     def info(self) -> SessionInfo:

@@ -63,6 +63,7 @@ class KvNames:
     """
 
     kv_format: bytes  # the model's and its bytes': pages of another are others, whatever they are called
+    page_size: int
     page_bytes: tuple[int, ...]  # of each pool
     full: Names
     windows_from: int

@@ -94,6 +94,14 @@ def read_into(directory: int, page: PageId, target: memoryview) -> Found:
         os.close(descriptor)
 
 
+def is_there(directory: int, page: PageId, payload: int) -> bool:
+    """A file of that size; whether it is what was written, reading it tells."""
+    try:
+        return os.stat(name_of(page), dir_fd=directory).st_size == file_bytes(payload)
+    except FileNotFoundError:
+        return False
+
+
 def mark_used(directory: int, page: PageId, used: int) -> None:
     try:
         os.utime(name_of(page), (used, used), dir_fd=directory)

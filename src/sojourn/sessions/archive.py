@@ -1,4 +1,4 @@
-"""One session as one file: its history now, and room for its KV later. Knows bytes; opens no file.
+"""One session as one file: its history, and its KV where that was asked for. Knows bytes; opens no file.
 
     0   magic (8 bytes), version u16, number of sections u16, zero u32
     16  per section: tag (4 letters), zero u32, length u64
@@ -9,8 +9,9 @@
     TURN  MessagePack: a row per turn, as in `TurnRecord`
     TOKN  token ids, 32 bits each, little endian
 
-A reader refuses a tag it does not know if that begins with a capital, and passes over it if not (`kvpg`: pages of KV). The
-sum tells a file that was cut or changed by accident. Who changes it on purpose can make another sum: so all that a history
+    kvpg  pages of KV, where they were asked for: the last section (`archive_kv.py`)
+
+A reader refuses a tag it does not know if that begins with a capital, and passes over it if not. The sum tells a file that was cut or changed by accident. Who changes it on purpose can make another sum: so all that a history
 must be is checked where it is taken in, and a tenant can say by this no more than by its turns.
 """
 
@@ -29,7 +30,8 @@ from sojourn.sessions.store import StoredSession
 MAGIC = b"SOJOURN\x1a"
 VERSION = 1
 SECTIONS_MAX = 64
-_START, _SECTION, _SUM_BYTES = struct.Struct("<8sHHI"), struct.Struct("<4sIQ"), 32
+_START, _SECTION, SUM_BYTES = struct.Struct("<8sHHI"), struct.Struct("<4sIQ"), 32
+TABLE_BYTES_MAX = _START.size + SECTIONS_MAX * _SECTION.size  # of a file that was not refused
 _TOKEN = np.dtype("<i4")
 _INT = 1 << 62
 
@@ -65,6 +67,11 @@ class ArchivedModel:
 
 def pack(stored: StoredSession, model: ArchivedModel) -> bytes:
     """The session as a file. `stored.namespace` is taken for its cache salt: whose it is, a file does not say."""
+    return join(sections_of(stored, model))
+
+
+def sections_of(stored: StoredSession, model: ArchivedModel) -> dict[bytes, bytes]:
+    """Of its history."""
     head = _Head(
         model=model.name,
         model_fingerprint=model.fingerprint,
@@ -77,18 +84,20 @@ def pack(stored: StoredSession, model: ArchivedModel) -> bytes:
         priority=stored.priority,
     )
     rows = [_Turn(t.turn, t.start, t.output_start, t.end, t.reason, t.note) for t in stored.turns]
-    return join(
-        {
-            b"HEAD": msgspec.json.encode(head),
-            b"TURN": msgspec.msgpack.encode(rows),
-            b"TOKN": np.ascontiguousarray(stored.tokens, _TOKEN).tobytes(),
-        }
-    )
+    return {
+        b"HEAD": msgspec.json.encode(head),
+        b"TURN": msgspec.msgpack.encode(rows),
+        b"TOKN": np.ascontiguousarray(stored.tokens, _TOKEN).tobytes(),
+    }
 
 
 def unpack(data: bytes, model: ArchivedModel) -> StoredSession:
     """The session in a file that `pack` made for the same model. ClientError for anything else, saying what is wrong."""
-    sections = split(data)
+    return unpack_sections(split(data), model)
+
+
+def unpack_sections(sections: Mapping[bytes, bytes], model: ArchivedModel) -> StoredSession:
+    """As `unpack`, of the sections of its history."""
     if missing := {b"HEAD", b"TURN", b"TOKN"} - sections.keys():
         raise _refusal(f"it has no section {min(missing).decode()}")
     try:
@@ -129,33 +138,50 @@ def unpack(data: bytes, model: ArchivedModel) -> StoredSession:
 
 
 def join(sections: Mapping[bytes, bytes]) -> bytes:
-    table = b"".join(_SECTION.pack(tag, 0, len(body)) for tag, body in sections.items())
-    whole = b"".join((_START.pack(MAGIC, VERSION, len(sections), 0), table, *sections.values()))
+    whole = opening(sections)
     return whole + hashlib.sha256(whole).digest()
+
+
+def opening(sections: Mapping[bytes, bytes], last: tuple[bytes, int] | None = None) -> bytes:
+    """What stands before the sum, or before the body of a `last` section, of which tag and length are known."""
+    table = [_SECTION.pack(tag, 0, len(body)) for tag, body in sections.items()]
+    if last is not None:
+        table.append(_SECTION.pack(last[0], 0, last[1]))
+    return b"".join((_START.pack(MAGIC, VERSION, len(table), 0), *table, *sections.values()))
 
 
 def split(data: bytes) -> dict[bytes, bytes]:
     """The sections by tag. ClientError for a file that is another, or was cut or changed, or has what we do not know."""
-    if len(data) < _START.size + _SUM_BYTES or not data.startswith(MAGIC):
+    digest = hashlib.sha256(memoryview(data)[:-SUM_BYTES]).digest() if len(data) >= SUM_BYTES else b""
+    places = places_of(data[:TABLE_BYTES_MAX], len(data), is_whole=digest == data[-SUM_BYTES:])
+    return {tag: data[place : place + length] for tag, (place, length) in places.items()}
+
+
+def places_of(start: bytes, length: int, *, is_whole: bool) -> dict[bytes, tuple[int, int]]:
+    """Place and length of each section in a file of that length which begins so. `is_whole`: its sum is right.
+
+    ClientError as for `split`.
+    """
+    if length < _START.size + SUM_BYTES or not start.startswith(MAGIC):
         raise _refusal("it does not begin as one")
-    _, version, count, zero = _START.unpack_from(data)
+    _, version, count, zero = _START.unpack_from(start)
     if version != VERSION:
         raise ClientError(
             f"the file has version {version}; this server knows {VERSION}", param="file", code="unknown_version"
         )
-    if hashlib.sha256(memoryview(data)[:-_SUM_BYTES]).digest() != data[-_SUM_BYTES:]:
+    if not is_whole:
         raise _refusal("it was cut or changed: its sum is wrong")
-    place = _START.size + count * _SECTION.size
-    if zero or count > SECTIONS_MAX or place > len(data) - _SUM_BYTES:
+    place, end = _START.size + count * _SECTION.size, length - SUM_BYTES
+    if zero or count > SECTIONS_MAX or place > end:
         raise _refusal("its table of contents is wrong")
-    sections: dict[bytes, bytes] = {}
+    sections: dict[bytes, tuple[int, int]] = {}
     for index in range(count):
-        tag, zero, length = _SECTION.unpack_from(data, _START.size + index * _SECTION.size)
-        if zero or tag in sections or place + length > len(data) - _SUM_BYTES:
+        tag, zero, size = _SECTION.unpack_from(start, _START.size + index * _SECTION.size)
+        if zero or tag in sections or place + size > end:
             raise _refusal("its table of contents is wrong")
-        sections[tag] = data[place : place + length]
-        place += length
-    if place != len(data) - _SUM_BYTES:
+        sections[tag] = place, size
+        place += size
+    if place != end:
         raise _refusal("it has bytes that no section has")
     known = {b"HEAD", b"TURN", b"TOKN"}
     unknown = sorted(tag for tag in sections.keys() - known if not tag[:1].islower())

@@ -1,11 +1,13 @@
 """A session as a file, and a file as what the engine takes in: the front's part of export and import. Knows no HTTP."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from sojourn.api import copies, wire
 from sojourn.api.sessions.dialogue import Note
 from sojourn.core.errors import ClientError
-from sojourn.sessions.archive import ArchivedModel, pack, unpack
+from sojourn.sessions.archive import ArchivedModel, pack, split, unpack_sections
 from sojourn.sessions.history import TurnRecord
 
 
@@ -15,7 +17,12 @@ def to_file(copy: wire.SessionCopy, session_id: str, card: wire.ModelCard) -> by
 
 def from_file(data: bytes, card: wire.ModelCard) -> wire.SessionCopy:
     """Raises ClientError for what is no such file, or another model's, or has notes that are not ours."""
-    stored = unpack(data, ArchivedModel(card.name, card.fingerprint))
+    return from_sections(split(data), card)
+
+
+def from_sections(sections: Mapping[bytes, bytes], card: wire.ModelCard) -> wire.SessionCopy:
+    """As `from_file`, of the sections of its history."""
+    stored = unpack_sections(sections, ArchivedModel(card.name, card.fingerprint))
     for record in stored.turns:
         _check_note(record)
     return copies.told(stored, stored.namespace)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
@@ -9,21 +10,26 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
 from sojourn.api.errors import fault_of
-from sojourn.api.front import TextSide
+from sojourn.api.front import Front, TextSide
 from sojourn.api.requests import asker_of, front_of
 from sojourn.api.schemas import SESSION_ID_PATTERN
 from sojourn.api.sessions import files, schemas
 from sojourn.api.sessions.dialogue import note_of, text_of
+from sojourn.api.sessions.kv_in import take_kv
+from sojourn.api.sessions.kv_out import outgoing_of
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
-from sojourn.api.streaming import DONE, STREAMED, EventStream, event_of, while_connected
+from sojourn.api.sessions.upload import Uploads
+from sojourn.api.streaming import DONE, STREAMED, EventStream, FileStream, event_of, while_connected
 from sojourn.core.errors import SojournError
 
+IMPORT_PATH = "/v1/sessions/import"
 FILE_TYPE = "application/octet-stream"
 BINARY = {"content": {FILE_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 FILE_ANSWER: dict[int | str, dict[str, object]] = {200: {"description": "the file", **BINARY}}
 FILE_BODY = {"requestBody": {"required": True, **BINARY}}
 
 SessionId = Annotated[str, Path(max_length=128)]
+WithKv = Annotated[bool, Query(description="with its keys and values, as far as there are some")]
 Tenant = Annotated[str | None, Query(max_length=64, description="whose session; only administrators name others")]
 
 
@@ -143,14 +149,20 @@ def _add_branches(router: APIRouter, desk: SessionDesk) -> None:
 
 
 def _add_files(router: APIRouter, desk: SessionDesk) -> None:
+    uploads = Uploads(desk.front.settings)
+
     @router.get("/{session_id}/export", operation_id="export_session", responses=FILE_ANSWER, response_class=Response)
-    async def export_session(request: Request, session_id: SessionId, tenant: Tenant = None) -> Response:
+    async def export_session(
+        request: Request, session_id: SessionId, tenant: Tenant = None, kv: WithKv = False
+    ) -> Response:
         """The session as a file, as it stands: a running turn is no part of it. `import` opens it again."""
         front, principal = front_of(request), principal_of(request, Role.USER)
-        command = wire.CopySession(session_id, principal.namespace(tenant))
-        copy = await front.link.ask(command, wire.SessionCopy)
-        data = await asyncio.to_thread(files.to_file, copy, session_id, front.text.card)
+        namespace = principal.namespace(tenant)
         headers = {"content-disposition": 'attachment; filename="session.sojourn"'}
+        if kv:
+            return await _export_with_kv(front, session_id, namespace, headers)
+        copy = await front.link.ask(wire.CopySession(session_id, namespace), wire.SessionCopy)
+        data = await asyncio.to_thread(files.to_file, copy, session_id, front.text.card)
         return Response(data, media_type=FILE_TYPE, headers=headers)
 
     @router.post("/import", operation_id="import_session", openapi_extra=FILE_BODY)
@@ -159,17 +171,21 @@ def _add_files(router: APIRouter, desk: SessionDesk) -> None:
     ) -> schemas.SessionObject:
         """A new session from the file of an exported one; `session_id` is its name here, made up if there is none.
 
-        The file must be the same model's. What was cut, changed or made by something else is 400, and nothing is opened.
+        The file must be the same model's. What was cut, changed or made by something else is 400, and nothing is opened. KV
+        in it is taken where the operator allows it; `kv` in the answer says.
         """
         front, principal = front_of(request), principal_of(request, Role.USER)
         front.check_open()
-        data = await request.body()
-        copy = await asyncio.to_thread(files.from_file, data, front.text.card)
-        name = session_id or front.world.new_id()
-        info = await front.link.ask(wire.TakeIn(name, principal.tenant, copy), wire.SessionInfo)
-        front.metrics.session_opened()
-        desk.forget(name, info.namespace)
-        return session_object(info, front.text)
+        with uploads.begin() as upload:
+            async for chunk in request.stream():
+                await upload.take(chunk)
+            arrived = await asyncio.to_thread(upload.read, front.text.card)
+            name = session_id or front.world.new_id()
+            info = await front.link.ask(wire.TakeIn(name, principal.tenant, arrived.copy), wire.SessionInfo)
+            front.metrics.session_opened()
+            desk.forget(name, info.namespace)
+            kv = await take_kv(front, upload, arrived, name, principal.tenant)
+        return session_object(info, front.text).model_copy(update={"kv": kv})
 
 
 def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
@@ -191,6 +207,15 @@ def _add_turns(router: APIRouter, desk: SessionDesk) -> None:
         asker = asker_of(request, principal_of(request, Role.USER).tenant)
         run = TurnRun(desk, session_id, asker, body)
         return await while_connected(request, _answer(run))
+
+
+async def _export_with_kv(front: Front, session_id: str, namespace: str, headers: dict[str, str]) -> Response:
+    """Read from the disk while it is sent. A drain waits for it."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(front.work(namespace))
+        outgoing = await outgoing_of(front, session_id, namespace)
+        headers = {**headers, "content-length": str(outgoing.length)}
+        return FileStream(outgoing.chunks(), stack.pop_all().aclose, media_type=FILE_TYPE, headers=headers)
 
 
 async def _answer(run: TurnRun) -> Response:

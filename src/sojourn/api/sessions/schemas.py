@@ -106,6 +106,13 @@ class KilledObject(BaseModel):
     text: str
 
 
+class ImportedKvObject(BaseModel):
+    """KV that came with a session's file. What was left out is computed with the next turn."""
+
+    tokens: int = Field(description="that its next turn may find in the disk cache")
+    left_out: str | None = Field(description="why there were not more; null: all was taken")
+
+
 class SessionObject(BaseModel):
     id: str
     tenant: str = Field(description="whose it is; empty on a server without keys")
@@ -117,6 +124,7 @@ class SessionObject(BaseModel):
     priority: int
     pages: dict[str, PagesOfPool]
     killed: KilledObject | None = Field(default=None, description="until the next turn; with --durability token")
+    kv: ImportedKvObject | None = Field(default=None, description="of an import whose file had KV")
 
 
 class SessionListObject(BaseModel):
