@@ -335,15 +335,39 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(bench: Bench, monkeypatch: 
         assert goes_on.wait(GUARD_S)
 
     monkeypatch.setattr(files, "write_all", hang)
-    monkeypatch.setattr("sojourn.disk.store.JOIN_S", 0.01)
     assert store.put(Pool.FULL, name(1), page(1))
     assert hangs.wait(GUARD_S)
-    store.close()
+    store.close(hang_s=0.01)
     assert not store.is_open
     assert not store.put(Pool.FULL, name(2), page(2))
     goes_on.set()
     store.close()
     assert store.drain(GUARD_S)
+
+
+class Held(threading.Thread):
+    """A call to the disk has it, and whoever waits for it waits in vain."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def join(self, timeout: float | None = None) -> None:
+        assert timeout is not None
+        self._clock.now += timeout
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_threads_that_hang_are_waited_for_together_and_once(bench: Bench) -> None:
+    store = bench.open()
+    threads, began = store._threads, bench.clock.now
+    store._threads = [Held(bench.clock), Held(bench.clock)]
+    for _ in range(2):
+        store.close(0.0, 2.0)
+        assert bench.clock.now == began + 2.0
+    store._threads = threads
 
 
 def test_the_index_counts_what_it_holds() -> None:

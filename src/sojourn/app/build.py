@@ -102,7 +102,7 @@ class Prepared:
 
     def close(self) -> None:
         if self.disk is not None:
-            self.disk.store.close()
+            self.disk.close()
         close_backends(self.backend, self.draft)
 
 

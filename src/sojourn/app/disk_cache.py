@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sojourn.app.config import EngineOptions
+from sojourn.app.ending import HANG_S, LOCK_WAIT_S, QUEUE_SHARE, SAVE_S
 from sojourn.cache.tiers_store import StoreTier
 from sojourn.core.clock import Clock
 from sojourn.core.tier import KvPages
@@ -20,9 +21,6 @@ from sojourn.models.identity import kv_identity
 from sojourn.models.packed import PackedModel
 from sojourn.pages.sizing import PoolLayout
 
-SAVE_S = 6.0  # that an engine takes to write back what it keeps, when it is told to stop; its supervisor waits longer
-QUEUE_SHARE = 0.7  # of that time; the rest is for what is queued by then
-LOCK_WAIT_S = SAVE_S + 4.0  # that an engine waits for the one before it, which may be saving yet
 READ_WAIT_S = 0.02  # that an engine with nothing else to do waits for the disk before it looks for new work
 
 logger = logging.getLogger("sojourn.disk")
@@ -57,7 +55,11 @@ class DiskCache:
         """Nothing runs any more: what is kept goes to the disk, as much as the time allows, and the store is closed."""
         began = self.clock()
         cache.save(lambda: self.clock() - began > QUEUE_SHARE * SAVE_S)
-        self.store.close(max(0.0, began + SAVE_S - self.clock()))
+        self.store.close(max(0.0, began + SAVE_S - self.clock()), HANG_S)
+
+    def close(self) -> None:
+        """What is not written is lost. May be called twice, and after `save`."""
+        self.store.close(0.0, HANG_S)
 
 
 def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clock: Clock) -> DiskCache | None:
@@ -67,7 +69,7 @@ def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clo
     path, size = Path(options.disk_cache), options.disk_cache_bytes
     store = DiskStore(path, size, clock, logger.warning, lock_wait_s=LOCK_WAIT_S)
     with ExitStack() as opened:
-        opened.callback(store.close)
+        opened.callback(store.close, 0.0, HANG_S)
         identity = kv_identity(model) if store.is_open else b""
         opened.pop_all()
     return DiskCache(store, kv, identity, clock)

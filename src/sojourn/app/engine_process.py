@@ -22,11 +22,12 @@ from sojourn.api.text.stop_strings import StopStrings
 from sojourn.app.build import EngineParts, Prepared, World, build_parts, prepare
 from sojourn.app.config import EngineOptions, cache_dir
 from sojourn.app.disk_cache import spoken_disk_cache
+from sojourn.app.ending import KILL_AFTER_S
 from sojourn.app.follow import follow_parent
 from sojourn.app.keeping import open_recorder, spoken_keeping
 from sojourn.app.logs import configure, log_progress
 from sojourn.app.memory import available_memory
-from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, KILL_AFTER_S, EngineStart
+from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, EngineStart
 from sojourn.app.ready import tell_ready
 from sojourn.app.speculation import guesser, spoken
 from sojourn.app.startup import Served, decisions, spoken_overlap, table

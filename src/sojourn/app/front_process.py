@@ -27,9 +27,10 @@ from sojourn.api.auth import Keys, parse_keys
 from sojourn.api.front import Front
 from sojourn.api.settings import FrontWorld
 from sojourn.app.config import traces_wanted
+from sojourn.app.ending import KILL_AFTER_S
 from sojourn.app.follow import follow_parent
 from sojourn.app.logs import configure
-from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, KILL_AFTER_S, FrontStart
+from sojourn.app.processes import EXIT_BROKEN_LAW, EXIT_OPTIONS, FrontStart
 from sojourn.app.ready import tell_ready
 from sojourn.core.errors import ClientError
 

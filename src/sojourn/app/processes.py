@@ -15,7 +15,6 @@ from sojourn.app.store_options import StoreOptions
 
 EXIT_OPTIONS = 2
 EXIT_BROKEN_LAW = 70
-KILL_AFTER_S = 10.0  # what a process has to end in that is told to, beyond the time that its work has
 LogFormat = Literal["text", "json"]
 
 

@@ -19,7 +19,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from sojourn.app.processes import EXIT_OPTIONS, KILL_AFTER_S
+from sojourn.app.ending import KILL_AFTER_S
+from sojourn.app.processes import EXIT_OPTIONS
 from sojourn.app.ready import ReadyPipe
 
 BACKOFF_FIRST_S = 0.5

@@ -31,7 +31,6 @@ QUEUE_BYTES = 64 << 20
 BATCH_PAGES = 16  # written before the first of them is synced
 PROBE_BYTES = 1 << 20
 RETRY_S = 60.0  # after the system refused a write
-JOIN_S = 2.0  # that a thread may need for the call that it is in
 LOCK_POLL_S = 0.1
 _WEIGHT = 0.2  # of the newest reading in the measured rate
 
@@ -204,15 +203,20 @@ class DiskStore:
         with self._changed:
             return self._changed.wait_for(self._is_quiet, seconds)
 
-    def close(self, seconds: float = 0.0) -> None:
-        """Write what is queued, for that long at most, and end. Pages that are not written are lost. May be called twice."""
+    def close(self, seconds: float = 0.0, hang_s: float | None = None) -> None:
+        """Write what is queued, for `seconds` at most, and end. Pages that are not written are lost.
+
+        Threads that a call to the disk holds are waited for `hang_s`, all together, and not again by a second call: the
+        process ends without them. None: until they have ended.
+        """
         self.drain(seconds)
         with self._changed:
+            ends_at = None if hang_s is None else self._clock() + (0.0 if self._is_closing else hang_s)
             self._is_closing = True
             self._to_write.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(JOIN_S)
+            thread.join(None if ends_at is None else max(0.0, ends_at - self._clock()))
         if not any(thread.is_alive() for thread in self._threads):  # else a disk hangs: the process ends without it
             self._threads.clear()
             self._give_up_folder()
