@@ -64,6 +64,31 @@ def test_sessions_of_one_tenant(server: Server) -> None:
     open_session(server)
 
 
+def test_trees_of_the_native_dialect_are_sessions_like_others(server: Server) -> None:
+    trees = [native.open_session(server, streaming=False) for _ in range(2)]
+    session = open_session(server)
+    body = {"capacity_of_str_len": 1000}
+    message = "3 sessions are open, the bound of one tenant is 3"
+    assert told(server.http.post("/v1/sessions", json={}), 429)[2] == message
+    assert told(server.http.post(f"/v1/sessions/{session}/fork", json={}), 429)[2] == message
+    file = server.http.get(f"/v1/sessions/{session}/export").content
+    assert told(server.http.post("/v1/sessions/import", content=file), 429)[2] == message
+    for streaming in (False, True):
+        refused_one = server.http.post("/open_session", json={**body, "streaming": streaming})
+        assert refused_one.status_code == 503, "the dialect has no 429"
+        assert message in refused_one.text
+        assert int(refused_one.headers["retry-after"]) >= 1
+    native.close_session(server, trees.pop())
+    trees.append(native.open_session(server, streaming=False))
+    server.http.delete(f"/v1/sessions/{session}").raise_for_status()
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(server.http.post, "/open_session", json={**body, "streaming": False}) for _ in range(4)]
+        opened = [answer.result().json() for answer in answers if answer.result().status_code == 200]
+    assert len(opened) == 1, "one place was left"
+    for name in (*trees, *opened):
+        native.close_session(server, name)
+
+
 def test_tokens_of_one_session(server: Server) -> None:
     session = open_session(server)
     assert turn(server, session, token_ids=ids(40), max_tokens=1000)["usage"]["total_tokens"] == 64

@@ -302,6 +302,17 @@ def test_sessions_have_a_bound_for_all_and_for_one_tenant(tmp_path: Path) -> Non
         await link.ask(wire.OpenSession("b1", "b", None), wire.SessionInfo)
         with pytest.raises(ClientError, match="this server"):
             await link.ask(wire.OpenSession("b2", "b", None), wire.SessionInfo)
+        await link.ask(wire.CloseSession("b1", "b"), wire.Closed)
+        await link.ask(wire.CheckOpen("b1", "b", wire.Elsewhere()), wire.Done)
+        with pytest.raises(ClientError, match="3 sessions are open, the bound of this server"):
+            await link.ask(wire.CheckOpen("b1", "b", wire.Elsewhere(1)), wire.Done)
+        with pytest.raises(ConflictError, match="open already"):
+            await link.ask(wire.CheckOpen("a1", "a"), wire.Done)
+        with pytest.raises(ClientError, match="this server"):
+            await link.ask(wire.OpenSession("b1", "b", None, elsewhere=wire.Elsewhere(1, 1)), wire.SessionInfo)
+        with pytest.raises(ClientError, match="one tenant is 2"):
+            await link.ask(wire.CheckOpen("b1", "b", wire.Elsewhere(0, 2)), wire.Done)
+        await link.ask(wire.OpenSession("b1", "b", None), wire.SessionInfo)
         await link.ask(wire.CloseSession("a1", "a"), wire.Closed)
         await link.ask(wire.OpenSession("a3", "a", None), wire.SessionInfo)
 

@@ -201,7 +201,7 @@ class EngineDesk:
         """Do it and return the answer, or raise a ClientError with nothing changed."""
         match command:
             case wire.OpenSession():
-                name = self._new_name(command.session_id, command.namespace)
+                name = self._new_name(command.session_id, command.namespace, command.elsewhere)
                 self._service.open(
                     name,
                     namespace=command.namespace,
@@ -210,6 +210,9 @@ class EngineDesk:
                 )
                 self._know(name, command.namespace, command.session_id)
                 return self._info(name)
+            case wire.CheckOpen():
+                self._new_name(command.session_id, command.namespace, command.elsewhere)
+                return wire.Done()
             case wire.CloseSession():
                 name = self._reach(command.session_id, command.namespace)
                 reply = self._service.close(name)
@@ -304,20 +307,21 @@ class EngineDesk:
             raise NotFoundError(f"no session {session_id} is open", param="session_id", code="session_not_found")
         return name
 
-    def _new_name(self, session_id: str, namespace: str) -> str:
+    def _new_name(self, session_id: str, namespace: str, elsewhere: wire.Elsewhere) -> str:
         """The service's name of a session to be opened. Refused if it is open, or as many are as may be."""
         name = name_of(session_id, namespace)
         if name in self._sessions:
             raise ConflictError(f"session {session_id} is open already", param="session_id")
-        self._check_room(namespace)
+        self._check_room(namespace, elsewhere)
         return name
 
-    def _check_room(self, namespace: str) -> None:
+    def _check_room(self, namespace: str, elsewhere: wire.Elsewhere) -> None:
         """Raise LimitError when as many sessions are open as may be."""
-        total, most, bound = len(self._sessions), self._limits.total, self._limits.tenant
+        total = len(self._sessions) + elsewhere.total
+        most, bound = self._limits.total, self._limits.tenant
         if most is not None and total >= most:
             raise self._full(f"{total} sessions are open, the bound of this server")
-        own = sum(owner == namespace for owner, _ in self._sessions.values()) if bound is not None else 0
+        own = elsewhere.own + sum(owner == namespace for owner, _ in self._sessions.values()) if bound else 0
         if bound is not None and own >= bound:
             raise self._full(f"{own} sessions are open, the bound of one tenant is {bound}")
 
@@ -371,7 +375,7 @@ class EngineDesk:
         )
 
     def _take_in(self, command: wire.TakeIn) -> wire.SessionInfo:
-        name = self._new_name(command.session_id, command.namespace)
+        name = self._new_name(command.session_id, command.namespace, command.elsewhere)
         salt = command.copy.cache_salt
         namespace = f"{command.namespace}{SALT_MARK}{salt}" if salt else command.namespace
         self._service.take_in(copies.heard(command.copy, name, namespace))
@@ -384,7 +388,7 @@ class EngineDesk:
         if isinstance(command, wire.Rewind):
             self._service.rewind(name, length=length)
             return self._info(name)
-        new = self._new_name(command.new_id, command.namespace)
+        new = self._new_name(command.new_id, command.namespace, command.elsewhere)
         self._service.fork(name, new, length=length)
         self._know(new, command.namespace, command.new_id)
         return self._info(new)

@@ -51,6 +51,7 @@ class Front:
         self.lanes = Lanes(settings.session_requests_max, self._pace)
         self.started_at = world.now()
         self.on_new_engine: Callable[[], None] = lambda: None
+        self.elsewhere: Callable[[str], wire.Elsewhere] = lambda namespace: wire.Elsewhere()  # what else is open here
         self.is_draining = False
         self.fault: BaseException | None = None  # ours: a front that cannot hear its engine is of no use
         self.on_fault: Callable[[], None] = lambda: None

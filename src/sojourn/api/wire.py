@@ -22,6 +22,13 @@ R = TypeVar("R")
 STORE_DOWN = "store_unavailable"  # the code of a refusal: what was asked could not be made durable
 
 
+class Elsewhere(Body, frozen=True):
+    """Open sessions that the front has and the engine does not know: of all tenants, and of the one that asks."""
+
+    total: int = 0
+    own: int = 0
+
+
 # -- commands: front to engine
 
 
@@ -36,6 +43,15 @@ class OpenSession(Message, frozen=True):
     namespace: str
     idle_timeout_s: float | None
     priority: int = 0
+    elsewhere: Elsewhere = Elsewhere()
+
+
+class CheckOpen(Message, frozen=True):
+    """Whether `OpenSession` of this name would be refused: answered with `Done`, or refused as that."""
+
+    session_id: str
+    namespace: str
+    elsewhere: Elsewhere = Elsewhere()
 
 
 class CloseSession(Message, frozen=True):
@@ -96,6 +112,7 @@ class TakeIn(Message, frozen=True):
     session_id: str
     namespace: str
     copy: SessionCopy
+    elsewhere: Elsewhere = Elsewhere()
 
 
 class Rewind(Message, frozen=True):
@@ -115,6 +132,7 @@ class Fork(Message, frozen=True):
     new_id: str
     length: int | None
     turns: int | None
+    elsewhere: Elsewhere = Elsewhere()
 
 
 class Start(Message, frozen=True):
@@ -168,6 +186,7 @@ class Flush(Message, frozen=True):
 Command = (
     Greet
     | OpenSession
+    | CheckOpen
     | CloseSession
     | ShowSession
     | ListSessions

@@ -7,7 +7,7 @@ from sojourn.api import wire
 from sojourn.api.front import Front
 from sojourn.api.native.live import LiveRequests
 from sojourn.api.native.trees import TreeSessions
-from sojourn.core.errors import ConflictError, NotFoundError
+from sojourn.core.errors import ConflictError
 
 
 class NativeDesk:
@@ -19,6 +19,8 @@ class NativeDesk:
         self.live = LiveRequests()
         self.trees = TreeSessions(front.world.clock)
         self._opening: set[tuple[str, str]] = set()
+        self._planting: list[str] = []  # namespaces of trees that the engine is asked about, in order
+        front.elsewhere = self._elsewhere
 
     @contextmanager
     def _opening_of(self, session_id: str, namespace: str) -> Iterator[None]:
@@ -38,15 +40,19 @@ class NativeDesk:
             if streaming:
                 if self.trees.find(session_id, namespace) is not None:
                     raise ConflictError(f"session {session_id} is open already", param="session_id")
-                await self.front.link.ask(wire.OpenSession(session_id, namespace, timeout_s), wire.SessionInfo)
+                command = wire.OpenSession(session_id, namespace, timeout_s, elsewhere=self._elsewhere(namespace))
+                await self.front.link.ask(command, wire.SessionInfo)
                 return
-            if not await self._missing(session_id, namespace):
-                raise ConflictError(f"session {session_id} is open already", param="session_id")
-            self.trees.open(session_id, namespace, timeout_s)
+            question = wire.CheckOpen(session_id, namespace, self._elsewhere(namespace))
+            self._planting.append(namespace)
+            try:
+                await self.front.link.ask(question, wire.Done)
+                self.trees.open(session_id, namespace, timeout_s)
+            finally:
+                self._planting.remove(namespace)
 
-    async def _missing(self, session_id: str, namespace: str) -> bool:
-        try:
-            await self.front.link.ask(wire.ShowSession(session_id, namespace), wire.SessionInfo)
-        except NotFoundError:
-            return True
-        return False
+    def _elsewhere(self, namespace: str) -> wire.Elsewhere:
+        """Trees, for the bounds that count all sessions. Those that are asked about count, too: the engine answers in order,
+        so whoever asks next is told of them, and they of nobody who comes later."""
+        total, own = self.trees.counts(namespace)
+        return wire.Elsewhere(total + len(self._planting), own + self._planting.count(namespace))

@@ -17,7 +17,6 @@ from sojourn.api.errors import LimitError
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, NotFoundError
 
-TREES_MAX = 4096
 NODES_MAX = 10_000  # of one tree
 TOKENS_MAX = 1 << 26  # of all trees: a quarter of a gigabyte
 
@@ -212,10 +211,13 @@ class TreeSessions:
         key = namespace, session_id
         if key in self._trees:
             raise ConflictError(f"session {session_id} is open already", param="session_id")
-        if len(self._trees) >= TREES_MAX:
-            raise LimitError(f"{TREES_MAX} sessions are open, the bound of this server", code="too_many_sessions")
         self._trees[key] = TreeSession(session_id, namespace, timeout_s, self.stock)
         self._used_at[key] = self._clock()
+
+    def counts(self, namespace: str) -> tuple[int, int]:
+        """How many are open: of all namespaces, and of this one."""
+        self._expire()
+        return len(self._trees), sum(space == namespace for space, _ in self._trees)
 
     def find(self, session_id: str, namespace: str) -> TreeSession | None:
         """The tree of that name, if it is open. Looking is using."""
