@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sojourn.core.ids import SeqId
-from sojourn.spec.ngram import MORE, RUN, NgramDrafter
+from sojourn.spec.ngram import LINEAGE_TOKENS, MORE, RUN, NgramDrafter
 from sojourn.spec.protocol import DraftAsk, Drafter
 from sojourn.spec.token_index import TokenIndex
 
@@ -98,7 +98,7 @@ def test_a_lineage_finds_its_tokens_again_and_others_do_not() -> None:
     one = drafter()
     one.begin(SEQ, "a", ids([1, 2, 3, 4]))
     one.end(SEQ)
-    assert one.kept_tokens == 4
+    assert one.kept_tokens == 4 + LINEAGE_TOKENS
     one.begin(SEQ, "a", ids([1, 2, 3, 4, 1, 2]))
     assert one.kept_tokens == 0  # taken, not shared
     assert proposed(one, 2) == (3,)
@@ -115,7 +115,7 @@ def test_two_sequences_of_a_lineage_do_not_touch_each_other() -> None:
     assert proposed(one, 1, OTHER) == (9,)
     one.end(SEQ)
     one.end(OTHER)
-    assert one.kept_tokens == 5  # one index of the lineage is kept, not two
+    assert one.kept_tokens == 5 + LINEAGE_TOKENS  # one index of the lineage is kept, not two
 
 
 def test_without_a_lineage_nothing_is_kept() -> None:
@@ -126,16 +126,16 @@ def test_without_a_lineage_nothing_is_kept() -> None:
 
 
 def test_the_least_recently_used_lineage_is_given_up_first() -> None:
-    one = drafter(kept_tokens_max=10)
+    one = drafter(kept_tokens_max=10 + 2 * LINEAGE_TOKENS)
     for lineage, size in (("a", 4), ("b", 4), ("a", 4), ("c", 4)):
         one.begin(SEQ, lineage, ids(range(size)))
         one.end(SEQ)
-    assert one.kept_tokens == 8  # a and c
+    assert one.kept_tokens == 8 + 2 * LINEAGE_TOKENS  # a and c
     one.begin(SEQ, "b", ids(range(4)))
-    assert one.kept_tokens == 8
+    assert one.kept_tokens == 8 + 2 * LINEAGE_TOKENS
     one.end(SEQ)
     one.begin(SEQ, "a", ids(range(4)))
-    assert one.kept_tokens == 8  # b came back and a had gone for it
+    assert one.kept_tokens == 8 + 2 * LINEAGE_TOKENS  # b came back and a had gone for it
     one.begin(OTHER, "d", ids(range(11)))
     one.end(OTHER)
     assert one.kept_tokens == 0  # larger than all that may be kept

@@ -266,7 +266,8 @@ class SessionAwareCache:
             return 0
         law(not slot.is_active, "%s is released during a turn", slot)
         drafts = self._drafts.drop(slot)
-        holding, slot.holding = slot.holding, None
+        holding = slot.holding
+        slot.holding = slot.tokens = None  # the queue of idle ones may know the slot for a while
         if holding is None:
             return drafts
         self._idle.remove(slot)

@@ -22,6 +22,7 @@ MORE = 3  # drafts for each token that was the same beyond those
 LOOKS = 8  # places compared; each costs a walk over what is the same
 LONGEST = 32  # tokens: what is the same for so long is a copy, and no other place is looked at
 KEPT_TOKENS = 1 << 18  # over all idle lineages; a token takes about a hundred bytes
+LINEAGE_TOKENS = 16  # that a lineage counts as besides its own: what it takes however short it is
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +49,7 @@ class NgramDrafter:
 
     @property
     def kept_tokens(self) -> int:
-        """Of the lineages that run nowhere."""
+        """Of the lineages that run nowhere, with `LINEAGE_TOKENS` for each."""
         return self._kept_tokens
 
     def begin(self, seq: SeqId, lineage: Hashable, tokens: TokenArray) -> None:
@@ -57,7 +58,7 @@ class NgramDrafter:
         if index is None:
             index = TokenIndex(run=self._run, looks=self._looks, longest=self._longest)
         else:
-            self._kept_tokens -= len(index)
+            self._kept_tokens -= _cost(index)
         index.become(tokens)
         self._begun[seq] = _Begun(lineage, index)
 
@@ -89,8 +90,12 @@ class NgramDrafter:
         if begun is None or begun.lineage is None:
             return
         older = self._kept.pop(begun.lineage, None)  # another sequence of the lineage has ended meanwhile
-        self._kept_tokens += len(begun.index) - (0 if older is None else len(older))
+        self._kept_tokens += _cost(begun.index) - (0 if older is None else _cost(older))
         self._kept[begun.lineage] = begun.index
         while self._kept_tokens > self._kept_tokens_max:
             _, dropped = self._kept.popitem(last=False)
-            self._kept_tokens -= len(dropped)
+            self._kept_tokens -= _cost(dropped)
+
+
+def _cost(index: TokenIndex) -> int:
+    return LINEAGE_TOKENS + len(index)
