@@ -136,7 +136,7 @@ def test_the_least_recently_used_lineage_is_given_up_first() -> None:
     one.end(SEQ)
     one.begin(SEQ, "a", ids(range(4)))
     assert one.kept_tokens == 8 + 2 * LINEAGE_TOKENS  # b came back and a had gone for it
-    one.begin(OTHER, "d", ids(range(11)))
+    one.begin(OTHER, "d", ids(range(11 + LINEAGE_TOKENS)))
     one.end(OTHER)
     assert one.kept_tokens == 0  # larger than all that may be kept
 
