@@ -136,13 +136,13 @@ def test_nothing_is_dropped_for_what_would_not_fit_anyway() -> None:
 def test_pages_given_up_under_a_step_are_had_when_it_retires() -> None:
     shop = Shop(8)
     keeper = shop.kept(32)
-    shop.pool.launch(StepId(1))
+    shop.book.launch(StepId(1))
     request = shop.request(20)
     assert (pages_of(request), pages_of(keeper)) == (0, 0)
     assert shop.book.ledgers[0].num_fenced == 8
     shop.pool.grow(request, 20)
     assert pages_of(request) == 0
-    shop.pool.retire(StepId(1))
+    shop.book.retire(StepId(1))
     shop.pool.grow(request, 20)
     assert pages_of(request) == 5
     shop.check()
@@ -201,14 +201,12 @@ def test_without_a_draft_model_nobody_has_any() -> None:
     pool, keeper = DraftPool(), Keeper()
     request = CacheRequest(RequestId("r"), CacheKey(), 1, np.zeros(9, dtype=np.int32), 9)
     pool.admit(request, keeper, 9)
-    pool.launch(StepId(1))
     pool.grow(request, 9)
     pool.commit(request, 9)
     pool.rest(request)
     pool.keep(request, keeper, 9)
     pool.cut(keeper, 3)
     pool.flush()
-    pool.retire(StepId(1))
     pool.audit()
     assert (request.draft, keeper.draft, pool.drop(request)) == (None, None, 0)
     assert (pool.statistics(), pool.take_edits(request), list(pool.idle_holdings())) == ((), (), [])

@@ -1,7 +1,7 @@
 """The law that work gets done: no request is alive for long while nothing runs and pages could be had, and none waits, with
 a place free, for pages that it could have, however much others run.
 
-Told by the loop when something ran and when nothing could be planned although requests are alive. What it raises nobody
+Told by the loop after each plan who waits, and when nothing could be planned although requests are alive. What it raises nobody
 here catches: the engine reports and stops, and whoever watches over it starts another.
 """
 
@@ -35,16 +35,16 @@ class Watchdog:
         self._untried = 0  # steps since, in which somebody could have been tried
         self._cache = cache
         self._after_s = after_s
-        self._stuck_since: float | None = None  # the first step since one ran that could plan nothing
+        self._stuck_at: StepId | None = None  # the step that could not be planned, though requests are alive
+        self._stuck_since = 0.0
 
-    def ran(self) -> None:
-        """A step was settled."""
-        self._stuck_since = None
+    def goes_on(self) -> None:
+        """Nothing runs, and something is done about it."""
+        self._stuck_at = None
 
-    def waits(self, step: StepId, blocked: Blocked | None, *, is_open: bool) -> None:
+    def waits(self, step: StepId, blocked: Blocked | None) -> None:
         """After a step was planned: who is first in line, with a place free, and was refused for want of pages.
 
-        `is_open`: some of the line could be tried; not so where those that run gave way to each other.
         A refusal is looked at in a while: if there were pages on the very terms it was refused on, every one that follows is.
         """
         if blocked is None or blocked.request is not self._blocked:
@@ -54,7 +54,7 @@ class Watchdog:
                 return
         request, refusal = blocked.request, blocked.refusal
         if self._refusals and refusal.tried_at == self._tried_at:
-            self._untried += is_open and step != self._seen_at
+            self._untried += blocked.is_open and step != self._seen_at
             self._seen_at = step
             law(
                 self._untried <= UNTRIED_STEPS,
@@ -77,17 +77,17 @@ class Watchdog:
             self._refusals,
         )
 
-    def nothing_ran(self, now: float, alive: Iterable[Request]) -> None:
-        """No step is in flight and none could be planned: that may not go on for long while requests are alive.
+    def nothing_ran(self, step: StepId, now: float, alive: Iterable[Request]) -> None:
+        """No step is in flight and `step` could not be planned: that may not go on for long while requests are alive.
 
-        Counted from the first such step, for a step that retracts plans nothing and the next one runs.
+        Counted from the first try, for one that retracts plans nothing and the next one does.
         """
         oldest = next(iter(alive), None)
         if oldest is None:
-            self._stuck_since = None
+            self._stuck_at = None
             return
-        if self._stuck_since is None:
-            self._stuck_since = now
+        if self._stuck_at != step:
+            self._stuck_at, self._stuck_since = step, now
         waited = now - self._stuck_since
         if waited <= self._after_s:
             return

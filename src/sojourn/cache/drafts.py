@@ -20,7 +20,7 @@ from typing import Protocol
 from sojourn.cache.protocol import CacheRequest, CacheStatistics
 from sojourn.cache.statistics import count_pages
 from sojourn.core.errors import law
-from sojourn.core.ids import AccountId, StepId
+from sojourn.core.ids import AccountId
 from sojourn.core.step import Pool, TableEdit
 from sojourn.pages.holding import Holding, HoldingBook, HoldingState
 from sojourn.pages.sizing import PoolLayout
@@ -131,14 +131,6 @@ class DraftPool:
             self._flushed += self.drop(holder)
 
     # -- the world
-    def launch(self, step: StepId) -> None:
-        if self.book is not None:
-            self.book.launch(step)
-
-    def retire(self, step: StepId) -> None:
-        if self.book is not None:
-            self.book.retire(step)
-
     def statistics(self) -> tuple[CacheStatistics, ...]:
         """Of the one pool; nothing without a draft model."""
         if self.book is None:

@@ -130,7 +130,7 @@ class EngineLoop:
     def _step(self) -> list[Event]:
         step, began_at = StepId(self._next_step), self._clock()
         plan = self._scheduler.plan(step)
-        self._watchdog.waits(step, self._scheduler.blocked(), is_open=self._scheduler.is_line_open)
+        self._watchdog.waits(step, self._scheduler.blocked())
         if plan.work:
             self._next_step += 1
             if self._mem_check is not None:
@@ -141,10 +141,10 @@ class EngineLoop:
             if self._mem_check is not None and not self._scheduler.has_work:
                 self._mem_check.when_idle()
             if self._scheduler.is_fetching and self._await_pages is not None:
-                self._watchdog.ran()  # the tier has patience of its own
+                self._watchdog.goes_on()  # the tier has patience of its own
                 self._await_pages()
                 return []
-            self._watchdog.nothing_ran(began_at, self._scheduler.alive())
+            self._watchdog.nothing_ran(step, began_at, self._scheduler.alive())
             return []
         if plan.work and len(self._flights) <= self._depth:
             return []
@@ -153,7 +153,6 @@ class EngineLoop:
         ended_at = self._clock()
         self._meter.count(flight.plan, result.num_rows, ended_at - max(flight.began_at, self._settled_at))
         self._settled_at = ended_at
-        self._watchdog.ran()
         self._cache.retire(flight.step)
         progress = self._scheduler.settle(result)
         if self._mem_check is not None:

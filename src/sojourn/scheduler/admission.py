@@ -27,10 +27,14 @@ PATIENCE_STEPS = 128  # that it yields, from its first refusal on
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The head of the line: there is a place for it, and pages are short. For the audit."""
+    """The head of the line: there is a place for it, and pages are short. For the audit.
+
+    `is_open`: some of the line could be tried in the last step; not so where those that run gave way to each other.
+    """
 
     request: Request
     refusal: Refusal
+    is_open: bool
 
 
 class Admission:
@@ -112,9 +116,9 @@ class Admission:
                 counts["in_line" if request.refusal is None else "no_pages"] += 1
         return counts
 
-    def blocked(self) -> Blocked | None:
+    def blocked(self, *, is_open: bool) -> Blocked | None:
         head = self._waiting.head()
-        return None if head is None or head.refusal is None else Blocked(head, head.refusal)
+        return None if head is None or head.refusal is None else Blocked(head, head.refusal, is_open)
 
     def _first(self) -> list[Request]:
         return self._waiting.first(SEEN_MAX)

@@ -127,11 +127,6 @@ class Scheduler:
         """Somebody waits for what a slower tier is reading."""
         return self._is_fetching
 
-    @property
-    def is_line_open(self) -> bool:
-        """Whether those that wait could be tried in the last step; not where running ones gave way to each other."""
-        return self._is_line_open
-
     def running(self) -> Iterator[Request]:
         """Requests that hold pages, oldest first. For the audit."""
         return iter(self._running)
@@ -148,7 +143,7 @@ class Scheduler:
         """The first of those who wait, if there is a place for it and it was refused for want of pages. For the audit."""
         if len(self._waiting) == 0 or not self._free_seqs or self._is_fetching:
             return None
-        return self._admission.blocked()
+        return self._admission.blocked(is_open=self._is_line_open)
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._requests.get(request_id)

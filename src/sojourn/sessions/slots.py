@@ -170,11 +170,13 @@ class SessionAwareCache:
 
     def launch(self, step: StepId) -> None:
         self._inner.launch(step)
-        self._drafts.launch(step)
+        if self._drafts.book is not None:
+            self._drafts.book.launch(step)
 
     def retire(self, step: StepId) -> None:
         self._inner.retire(step)
-        self._drafts.retire(step)
+        if self._drafts.book is not None:
+            self._drafts.book.retire(step)
 
     def flush(self) -> None:
         for slot in self._slots.values():
