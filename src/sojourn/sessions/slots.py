@@ -119,8 +119,7 @@ class SessionAwareCache:
     def grow(self, request: CacheRequest, length: int) -> bool:
         if not grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room):
             return False
-        if request.draft is not None:
-            self._drafts.grow(request, length)
+        self._drafts.grow(request, length)
         return True
 
     def commit(self, request: CacheRequest, length: int) -> None:
@@ -130,8 +129,7 @@ class SessionAwareCache:
         self._drafts.commit(request, length)
 
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
-        edits = self._inner.take_edits(request)
-        return edits if request.draft is None else edits + self._drafts.take_edits(request)
+        return self._inner.take_edits(request) + self._drafts.take_edits(request)
 
     def cache_unfinished_req(self, request: CacheRequest) -> None:
         """Only a first turn publishes before its end: a later one could not be cut back below what it published."""
@@ -210,8 +208,7 @@ class SessionAwareCache:
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
         evictable = self._inner.obtainable(self._idle.holdings())
-        own = tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics())
-        return own + self._drafts.statistics()
+        return tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics()) + self._drafts.statistics()
 
     def facts(self) -> tuple[tuple[str, int], ...]:
         return (
