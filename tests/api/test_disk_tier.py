@@ -1,11 +1,10 @@
 """The disk tier of a running server: a restart costs no history, and a folder that fails costs nothing but time."""
 
 import random
-import time
 from pathlib import Path
 
 import pytest
-from tests.support.server import GUARD_S, Server, eventually, serving
+from tests.support.server import Server, eventually, serving
 
 from sojourn.app.config import cache_dir
 
@@ -29,17 +28,6 @@ def turn(server: Server, name: str, ids: list[int]) -> dict[str, object]:
 def opened(server: Server, name: str) -> str:
     assert server.http.post("/v1/sessions", json={"session_id": name}).status_code == 200
     return name
-
-
-def metric(server: Server, name: str, *, least: float | None = None) -> float:
-    """Waits for it to be told, and to be at least so much: the engine tells its counts now and then."""
-    ends_at = time.monotonic() + GUARD_S
-    while True:
-        lines = [line for line in server.http.get("/metrics").text.splitlines() if line.startswith(name)]
-        value = sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-        if lines and (least is None or value >= least):
-            return value
-        assert time.monotonic() < ends_at, (name, lines)
 
 
 def await_written(server: Server) -> None:
@@ -73,11 +61,11 @@ def test_after_a_restart_a_session_goes_on_where_it_was(tmp_path: Path, is_damag
         assert isinstance(cache, dict)
         if is_damaged:
             assert cache["cached_tokens"] == 0
-            assert metric(server, 'sojourn_kv_tier_lost_pages_total{reason="corrupt"', least=1) > 0
+            assert server.metric('sojourn_kv_tier_lost_pages_total{reason="corrupt"', least=1) > 0
         else:
             assert cache["cached_tokens"] >= saved - 1
             assert cache["source"] == "disk"
-            assert metric(server, 'sojourn_cached_tokens_total{source="disk"') == cache["cached_tokens"]
+            assert server.metric('sojourn_cached_tokens_total{source="disk"') == cache["cached_tokens"]
 
 
 def test_a_killed_engine_has_written_what_was_idle(tmp_path: Path) -> None:
@@ -87,7 +75,7 @@ def test_a_killed_engine_has_written_what_was_idle(tmp_path: Path) -> None:
             opened(server, name)
             turn(server, name, tokens(length, length))
         await_written(server)
-        assert metric(server, 'sojourn_kv_demoted_bytes_total{cause="ahead"', least=1) > 0
+        assert server.metric('sojourn_kv_demoted_bytes_total{cause="ahead"', least=1) > 0
         server.kill("engine")
         server.lines_with("the engine is process", count=2)
         server.wait_until_ready()
@@ -127,7 +115,7 @@ def test_sessions_that_the_pool_has_no_room_for_take_turns_in_files(tmp_path: Pa
             cache = turn(server, name, tokens(9, 3))["cache"]
             assert isinstance(cache, dict)
             assert cache["cached_tokens"] >= saved - 1
-        assert metric(server, "sojourn_kv_fetches_total", least=1) > 0
+        assert server.metric("sojourn_kv_fetches_total", least=1) > 0
         pools = server.http.get("/v1/pools").json()
         assert pools["identity"]
 
@@ -137,6 +125,6 @@ def test_a_folder_that_cannot_be_used_is_said_once_and_counted(tmp_path: Path) -
     with serving(tmp_path, "--disk-cache", str(tmp_path / "kv"), "--durability", "none", *SMALL) as server:
         opened(server, "talk")
         turn(server, "talk", tokens(1, 50))
-        assert metric(server, 'sojourn_kv_tier_usable{tier="disk",use="read"}') == 0
+        assert server.metric('sojourn_kv_tier_usable{tier="disk",use="read"}') == 0
         assert len(server.lines_with("WARNING", "disk cache", "serving goes on without it")) == 1
         assert server.stop() == 0
