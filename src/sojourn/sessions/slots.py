@@ -208,7 +208,7 @@ class SessionAwareCache:
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
         evictable = self._inner.obtainable(self._idle.holdings())
-        return tuple(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics()) + self._drafts.statistics()
+        return (*(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics()), *self._drafts.statistics())
 
     def facts(self) -> tuple[tuple[str, int], ...]:
         return (
@@ -276,8 +276,7 @@ class SessionAwareCache:
 
     def demote(self, lineage: Hashable) -> None:
         """An idle session's holding goes to the tree now; the session stays."""
-        slot = self._idle.get(lineage)
-        if slot is not None:
+        if (slot := self._idle.get(lineage)) is not None:
             self._demote(slot)
 
     @property
