@@ -18,3 +18,4 @@ def test_kill_9_five_times_under_load_loses_nothing_that_was_told() -> None:
     assert crash.answers >= 5
     assert crash.done["turn"] > 0
     assert any(when.startswith("after SIGTERM") for when in crash.resumed)
+    assert any(when.startswith("after kill -9, written ahead") for when in crash.resumed)
