@@ -207,8 +207,8 @@ class SessionAwareCache:
         return self._inner.tier_statistics()
 
     def statistics(self) -> tuple[CacheStatistics, ...]:
-        evictable = self._inner.obtainable(self._idle.holdings())
-        return (*(replace(s, evictable=evictable[s.pool]) for s in self._inner.statistics()), *self._drafts.statistics())
+        pages = self._inner.obtainable(self._idle.holdings())
+        return (*(replace(s, evictable=pages[s.pool]) for s in self._inner.statistics()), *self._drafts.statistics())
 
     def facts(self) -> tuple[tuple[str, int], ...]:
         return (
