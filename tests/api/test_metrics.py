@@ -25,7 +25,7 @@ def values(metrics: Metrics) -> dict[tuple[str, frozenset[str]], float]:
 DISK = wire.DiskTier(
     is_open=True, is_writable=False, pages=[5, 2], num_bytes=900, bytes_max=1000, written_bytes=70, read_bytes=60,
     evicted=[4, 1], dropped=11, corrupt=12, failed=13, declined=14, fetches=21, fetches_failed=22, fetches_slow=23,
-    fetches_lost=24,
+    fetches_lost=24, ahead_bytes=30, unwritten_pages=8, unwritten_sessions=6,
 )  # fmt: skip
 
 
@@ -86,7 +86,8 @@ def test_the_disk_tier_is_told_where_there_is_one() -> None:
     assert value("kv_evicted_pages_total", "full", "disk", "capacity") == 4
     assert (value("kv_tier_usable", "disk", "read"), value("kv_tier_usable", "disk", "write")) == (1, 0)
     assert (value("kv_tier_bytes", "disk"), value("kv_tier_bytes_capacity", "disk")) == (900, 1000)
-    assert value("kv_demoted_bytes_total", "evicted", "disk") == 70
+    assert [value("kv_demoted_bytes_total", cause, "disk") for cause in ("evicted", "ahead")] == [40, 30]
+    assert [value("kv_tier_unwritten", "disk", what) for what in ("sessions", "pages")] == [6, 8]
     assert value("kv_promoted_bytes_total", "prompt", "disk") == 60
     reasons = ("queue_full", "corrupt", "error", "faster_computed")
     assert [value("kv_tier_lost_pages_total", "disk", reason) for reason in reasons] == [11, 12, 13, 14]
