@@ -65,8 +65,9 @@ def test_a_session_goes_on_at_another_server_with_its_kv(models: Path, tmp_path:
         session = talked(server)
         data, saved = exported(server, session), saved_of(server, session)
         assert data == exported(server, session), "what is in files already is read again"
-        pools = header_of(data).page_bytes
-        assert len(pools) == (2 if architecture == "gemma3" else 1)
+        header = header_of(data)
+        assert len(header.page_bytes) == (2 if architecture == "gemma3" else 1)
+        assert (0 < header.windows_from < header.pages) == (architecture == "gemma3"), "of the window what is live"
         with Client(other.url) as client:
             twin = client.import_session(data)
             assert twin.imported_kv is not None
