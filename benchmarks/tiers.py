@@ -49,8 +49,9 @@ class Bench:
 
     def __init__(self, model: str, threads: int | None, folder: Path) -> None:
         options = EngineOptions(
-            threads=threads, pool_tokens=8192 + 64, disk_cache=str(folder), disk_cache_bytes=8 << 30, strict_mem_check=0
-        )
+            threads=threads, pool_tokens=8192 + 64, disk_cache=str(folder), disk_cache_bytes=8 << 30,
+            disk_cache_ahead=False, strict_mem_check=0,
+        )  # fmt: skip
         world = World(cache_dir(), time.monotonic, time.strftime, seed=1, free_memory=None)
         self._prepared = prepare(model, options, world, SilentProgress())
         self._parts = build_parts(
