@@ -58,6 +58,21 @@ def test_once_it_is_used_it_goes_as_others_do(bench: Bench) -> None:
     assert [number for number in range(1, 6) if store.has(Pool.FULL, name(number))] == [2, 4, 5]
 
 
+def test_what_nobody_used_since_the_folder_was_opened_gives_way(bench: Bench) -> None:
+    fill(first := bench.open(pages=3), 1, 2, 3)
+    first.close()
+    store = bench.open(pages=3)
+    assert store.room_ahead == 3 * files.file_bytes(PAGE)
+    assert read(store, 2) == [page(2)]
+    assert store.room_ahead == 2 * files.file_bytes(PAGE)
+    store.touch_ahead(Pool.FULL, (name(1),))  # somebody has it who is idle
+    kept = []
+    for number in (4, 5, 6):
+        assert store.put_ahead(Pool.FULL, name(number), page(number))
+        kept.append([number for number in range(1, 7) if store.has(Pool.FULL, name(number))])
+    assert kept == [[1, 2, 4], [2, 4, 5], [2, 5, 6]]
+
+
 def test_of_those_put_ahead_the_one_touched_last_goes_last(bench: Bench) -> None:
     store = bench.open(pages=3)
     fill(store, 9)
