@@ -31,6 +31,8 @@ def test_known_conversations_come_back_word_for_word_from_wherever_they_went(tmp
     assert counted["sojourn_demotions_total"] > 0
     assert sum(count for name, count in done.items() if name.startswith("resumed from") and "part" in name) > 0
     assert done["resumed from session, all"] > 0
+    assert done["resumed from disk, all"] > 0
+    assert counted["sojourn_kv_promoted_bytes_total (prompt)"] > 0
     assert counted["sojourn_kv_pages_leaked"] == 0
 
 
