@@ -188,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pressure")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--chunk", type=int, default=32, help="most tokens of one prompt in one step")
+    parser.add_argument("--chunk", type=int, default=512, help="most tokens of one prompt in one step")
     asked = parser.parse_args()
     sides: list[Side] = []
     measured = {name: Measured() for name in ("calm", "pressure", "room")}

@@ -5,9 +5,8 @@ import random
 import pytest
 from tests.support.world import World, WorldConfig
 
-from sojourn.core.ids import StepId
 from sojourn.scheduler.budget import TokenBudget
-from sojourn.scheduler.latency import QUIET_STEPS, ROWS_MIN, SHORT_TOKENS, LatencyBound, RowCost
+from sojourn.scheduler.latency import ROWS_MIN, SHORT_TOKENS, WAIT_SHARE, LatencyBound, RowCost
 
 WIDE = 20  # rows
 
@@ -32,17 +31,26 @@ def test_steps_of_one_width_and_a_clock_that_stands_still_say_nothing() -> None:
     assert cost.row_worth == before
 
 
-def test_the_bound_holds_for_a_while_after_a_short_prompt_and_leaves_long_ones_something() -> None:
+def test_the_bound_leaves_long_prompts_something_and_more_the_longer_no_short_one_came() -> None:
     bound = LatencyBound(512)
     assert bound.is_short(SHORT_TOKENS)
     assert not bound.is_short(SHORT_TOKENS + 1)
     assert not LatencyBound(16).is_short(17), "it is not through in one chunk"
-    assert bound.rows_max(StepId(1), 0) is None
-    bound.short_ran(StepId(5))
-    assert bound.rows_max(StepId(5), 0) == 6 >= ROWS_MIN, "as an empty step"
-    assert bound.rows_max(StepId(5), 100) == 53, "half of what the others cost"
-    assert bound.rows_max(StepId(5 + QUIET_STEPS), 0) == 6
-    assert bound.rows_max(StepId(6 + QUIET_STEPS), 0) is None
+    assert bound.rows_max(0) is None
+    bound.short_ran()
+    assert bound.rows_max(0) == 6 >= ROWS_MIN, "as an empty step"
+    assert bound.rows_max(100) == 53, "half of what the others cost"
+    for number in range(100):  # 5 ms and 1 ms a row, for 2.05 seconds
+        rows = 10 + number % 11
+        bound.measured(rows, 0.005 + 0.001 * rows)
+    rows_max = bound.rows_max(20)
+    assert rows_max is not None
+    seconds = 0.005 + 0.001 * (rows_max + 20)
+    assert 0.95 * seconds < WAIT_SHARE * 2.0 < 1.05 * seconds, "a share of the time in which nobody came"
+    bound.short_ran()
+    rows_max = bound.rows_max(0)
+    assert rows_max is not None
+    assert 4 <= rows_max <= 6
 
 
 def test_long_prompts_share_their_bound_and_short_ones_do_not_count() -> None:
@@ -69,11 +77,6 @@ def test_a_long_prompt_moves_in_every_step_and_makes_none_wide_while_short_ones_
     world.run()
     assert max(world.backend.row_counts) <= WIDE, "nor right after"
     assert world.records[long].end is not None
-    alone = world.submit([number % 30 for number in range(400)], 3)
-    for _ in range(QUIET_STEPS):
-        world.step()
-    world.run()
-    assert world.records[alone].end is not None
 
 
 def test_another_long_prompt_waits_in_line_while_the_bound_is_used_up() -> None:

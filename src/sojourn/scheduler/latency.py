@@ -3,15 +3,20 @@
     seconds of a step  =  what any step costs  +  rows x what a row costs        `row_worth` is the first over the second
 
 A turn of a few tokens waits for the step that runs, and then for its own. Both are short if no step has many rows of a prompt
-that takes many steps anyway. For a while after a short prompt was there it is therefore given as many rows as an empty
-step costs, or half of what all others in the step cost: so what a short turn waits for is at most about twice what it would
-be without, and a long prompt moves in every step. Knows no pages and no requests.
+that takes many steps anyway. After a short prompt was there it is therefore given as many rows as an empty step costs, or
+half of what all others in the step cost: so what a short turn waits for is at most about twice what it would be without, and
+a long prompt moves in every step.
+
+    rows            ╱   a share of the time since the last short prompt
+          ─────────╯    as much as an empty step, or half of what the others cost
+
+The longer none has come, the wider steps may be: the next turn waits for a small part of the time that passed without any.
+Whoever talks ten times a second makes steps of milliseconds, and nobody is slowed down for long by one who has left. Knows
+no pages and no requests.
 """
 
-from sojourn.core.ids import StepId
-
 SHORT_TOKENS = 64  # left to compute, at most, and in one chunk
-QUIET_STEPS = 64  # after the last short prompt: whoever talks will be back
+WAIT_SHARE = 1 / 32  # of the time without a short prompt, that the next one may wait for a step
 ROWS_MIN = 4  # below, a long prompt would take for ever
 _WORTH = 6.0  # until it is measured: a row is a sixth of a step of none
 _WORTH_MAX = 512.0
@@ -34,6 +39,12 @@ class RowCost:
     def row_worth(self) -> float:
         """Rows that cost as much as a step of none."""
         return self._worth
+
+    def rows_in(self, seconds: float) -> float:
+        """That a step of so many seconds has; below nought where it is shorter than a step of none."""
+        if self._seconds <= 0:
+            return 0.0
+        return seconds * (self._worth + self._rows) / self._seconds - self._worth
 
     def measured(self, rows: int, seconds: float) -> None:
         if seconds <= 0:  # a clock that stands still says nothing
@@ -60,22 +71,25 @@ class LatencyBound:
     def __init__(self, chunk_max: int) -> None:
         self.short_max = min(SHORT_TOKENS, chunk_max)
         self._cost = RowCost()
-        self._short_at: StepId | None = None
+        self._without_s: float | None = None  # seconds of steps since the last short prompt; None: there was none yet
 
     def is_short(self, remaining: int) -> bool:
         """Whether somebody with so many tokens to compute is who others make room for."""
         return remaining <= self.short_max
 
-    def short_ran(self, step: StepId) -> None:
-        """A short prompt has its place in `step`."""
-        self._short_at = step
+    def short_ran(self) -> None:
+        """A short prompt has its place in the step that is planned."""
+        self._without_s = 0.0
 
     def measured(self, rows: int, seconds: float) -> None:
         self._cost.measured(rows, seconds)
+        if self._without_s is not None:
+            self._without_s += seconds
 
-    def rows_max(self, step: StepId, others: int) -> int | None:
-        """For all long prompts together, beside `others` rows in `step`. None: nobody short was there of late."""
-        if self._short_at is None or step - self._short_at > QUIET_STEPS:
+    def rows_max(self, others: int) -> int | None:
+        """For all long prompts together, beside `others` rows in a step. None: nobody short was there yet."""
+        if self._without_s is None:
             return None
         worth = self._cost.row_worth
-        return max(ROWS_MIN, int(worth), int((worth + others) / 2))
+        unnoticed = self._cost.rows_in(WAIT_SHARE * self._without_s) - others
+        return max(ROWS_MIN, int(worth), int((worth + others) / 2), int(unnoticed))

@@ -255,7 +255,7 @@ class Scheduler:
             shares.append(share)
         decodes = len(shares) - len(prompts)
         budget.decode(decodes)
-        budget.long_left = self._latency.rows_max(step, decodes + short)
+        budget.long_left = self._latency.rows_max(decodes + short)
         asks_door = bool(prompts) or self._policy is not None
         keeps_door = asks_door and bool(self._free_seqs) and self._admission.is_due(step)
         if prompts:
@@ -360,7 +360,7 @@ class Scheduler:
             self._start(request, cached.source_of(match), match.miss)
             budget.take(chunk, is_long=request.is_long)
             if not request.is_long:
-                self._latency.short_ran(flight.step)
+                self._latency.short_ran()
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
             works.append(flight.launch(request, chunk, self._cache.take_edits(cached), begins))
 
