@@ -20,7 +20,8 @@ from sojourn.core.tier import KvNames, KvPages, Names, PageStore
 from sojourn.pages.holding import Holding
 from sojourn.pages.sizing import PoolLayout
 
-AHEAD_BYTES = 1 << 20  # copied between two steps: a third of a millisecond
+AHEAD_BYTES = 1 << 20  # copied at once: about a millisecond
+BUSY_BYTES = AHEAD_BYTES >> 2  # while requests run; a page at least
 OUT_BYTES = 4 << 20
 NAMES_MAX = 256  # made between two steps, for pages that turn out to be known
 BUSY_PAUSE_S = 0.05  # between two copies while requests run: hashing and writing take a processor from them
@@ -51,7 +52,8 @@ class Copier:
             return self._next_at - now
         if not kept.names and not self._is_worth_it(kept):
             return None
-        whole, room = kept.holding.kv_committed_len // self._layout.page_size, AHEAD_BYTES
+        most = BUSY_BYTES if is_busy else AHEAD_BYTES
+        whole, room = kept.holding.kv_committed_len // self._layout.page_size, most
         for _ in range(NAMES_MAX):
             if len(kept.names) == whole or room <= 0:
                 break
@@ -61,7 +63,7 @@ class Copier:
             room -= taken
         self._next_at = now + BUSY_PAUSE_S
         if len(kept.names) < whole:
-            return QUEUE_PAUSE_S if room < AHEAD_BYTES else 0.0
+            return QUEUE_PAUSE_S if room < most else 0.0
         if self._tail(kept) is not None:
             for pool in self._pools:  # a page is of no use without those before it: they go last
                 self._store.touch_ahead(pool, tuple(reversed(kept.names)))
