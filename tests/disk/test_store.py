@@ -1,9 +1,8 @@
 """The page file store: what is put comes back, across a restart, under a cap; and whatever a disk does, the engine goes on."""
 
-import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from sojourn.core.step import Pool
 from sojourn.disk import files
 from sojourn.disk.files import Found
 from sojourn.disk.index import Index
-from sojourn.disk.store import RETRY_S, DiskStore
+from sojourn.disk.store import _PROBE, DiskStore
 from tests.support.world import ManualClock
 
 PAGE = 1000
@@ -146,10 +145,35 @@ def test_of_a_chain_that_was_read_its_end_goes_first(bench: Bench) -> None:
     assert [store.has(Pool.FULL, name(n)) for n in (1, 2, 3)] == [True, True, False]
 
 
-def test_a_page_larger_than_the_cap_is_dropped(bench: Bench) -> None:
+def test_a_page_larger_than_the_cap_is_refused(bench: Bench) -> None:
     store = bench.open(pages=1)
     assert not store.put(Pool.FULL, name(1), bytes(2 * PAGE))
-    assert store.statistics().dropped == 1
+    assert (store.statistics().refused, store.statistics().dropped) == (1, 0)
+
+
+def test_the_order_of_use_is_kept_for_what_is_used_before_it_is_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    writes, goes_on = threading.Event(), threading.Event()
+    write_all = files.write_all
+
+    def held(directory: int, pages: list[tuple[files.PageId, bytes, int]]) -> None:
+        writes.set()
+        assert goes_on.wait(GUARD_S)
+        write_all(directory, pages)
+
+    monkeypatch.setattr(files, "write_all", held)
+    assert store.put(Pool.FULL, name(1), page(1))
+    assert writes.wait(GUARD_S)
+    assert store.put(Pool.FULL, name(2), page(2))
+    assert store.put(Pool.FULL, name(3), page(3))
+    store.touch(Pool.FULL, (name(2), name(1)))  # the one is queued, the other is being written
+    goes_on.set()
+    assert store.drain(GUARD_S)
+    store.close()
+    again = bench.open(pages=2)
+    assert [again.has(Pool.FULL, name(n)) for n in (1, 2, 3)] == [True, True, False]
 
 
 def test_what_a_dead_process_left_is_removed_and_foreign_files_are_left_alone(bench: Bench) -> None:
@@ -177,75 +201,29 @@ def test_clearing_forgets_everything_and_deletes_the_files(bench: Bench) -> None
 
 def test_a_full_queue_drops_and_counts_or_waits_for_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     store = bench.open(queue_bytes=2 * PAGE)
-    write_all = files.write_all
-    with store._changed:  # the writer cannot take anything meanwhile
-        assert store.put(Pool.FULL, name(1), page(1))
-        assert store.put(Pool.FULL, name(2), page(2))
-        assert not store.put(Pool.FULL, name(3), page(3))
-    assert store.statistics().dropped == 1
+    goes_on, write_all, wait_for = threading.Event(), files.write_all, store._changed.wait_for
+
+    def held(directory: int, pages: list[tuple[files.PageId, bytes, int]]) -> None:
+        assert goes_on.wait(GUARD_S)
+        write_all(directory, pages)
+
+    def watched(predicate: Callable[[], object], timeout: float | None = None) -> object:
+        if threading.current_thread() is threading.main_thread():
+            goes_on.set()
+        return wait_for(predicate, timeout)
+
+    monkeypatch.setattr(files, "write_all", held)
+    monkeypatch.setattr(store._changed, "wait_for", watched)
+    assert store.room == 2 * PAGE
+    assert store.put(Pool.FULL, name(1), page(1))
+    assert store.put(Pool.FULL, name(2), page(2))
+    assert store.room == 0
+    assert not store.put(Pool.FULL, name(3), page(3))
+    assert (store.statistics().dropped, goes_on.is_set()) == (1, False)
     assert store.put(Pool.FULL, name(3), page(3), wait_s=GUARD_S)
+    assert goes_on.is_set(), "it was waited for"
     assert store.drain(GUARD_S)
     assert len(read(store, 1, 2, 3)) == 3
-    assert files.write_all is write_all
-
-
-def test_a_full_disk_is_said_once_and_what_is_there_is_still_read(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = bench.open()
-    fill(store, 1)
-    write = files._write
-    is_full = True
-
-    def refuse(descriptor: int, data: bytes) -> None:
-        if is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(descriptor, data)
-
-    monkeypatch.setattr(files, "_write", refuse)
-    assert store.put(Pool.FULL, name(2), page(2))
-    assert store.drain(GUARD_S)
-    statistics = store.statistics()
-    assert (statistics.failed, statistics.is_open, statistics.is_writable) == (1, True, False)
-    assert not store.has(Pool.FULL, name(2))
-    assert not store.put(Pool.FULL, name(3), page(3))
-    assert read(store, 1) == [page(1)]
-    assert len(bench.warnings) == 1
-    assert "No space left on device" in bench.warnings[0]
-    assert len(bench.files()) == 1  # nothing half written
-    bench.clock.now += RETRY_S
-    assert store.put(Pool.FULL, name(3), page(3))
-    assert store.drain(GUARD_S)
-    assert len(bench.warnings) == 1
-    is_full = False
-    bench.clock.now += RETRY_S
-    fill(store, 4)
-    assert read(store, 4) == [page(4)]
-    assert store.statistics().is_writable
-
-
-def test_a_folder_that_cannot_be_written_is_said_once_and_nothing_is_kept(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(descriptor: int, data: bytes) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(files, "_write", refuse)
-    store = bench.open()
-    assert not store.is_open
-    assert "Read-only file system" in bench.warnings[0]
-    assert not store.put(Pool.FULL, name(1), page(1))
-    assert read(store, 1) == []
-    store.touch(Pool.FULL, (name(1),))
-    store.clear()
-    assert not store.statistics().is_writable
-    assert len(bench.warnings) == 1
-
-
-def test_a_path_that_is_no_folder_is_said(bench: Bench) -> None:
-    bench.path.write_text("a file")
-    assert not bench.open().is_open
-    assert len(bench.warnings) == 1
 
 
 def test_two_processes_do_not_share_a_folder(bench: Bench) -> None:
@@ -278,22 +256,32 @@ def test_a_folder_whose_process_is_about_to_end_is_waited_for(bench: Bench, monk
     assert not bench.warnings
 
 
-def test_a_file_that_the_system_does_not_read_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_forgotten_at_the_end_is_removed_at_the_end(bench: Bench) -> None:
     store = bench.open()
-    fill(store, 1)
-
-    def refuse(*arguments: object) -> Found:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(files, "read_into", refuse)
-    assert read(store, 1) == []
-    assert store.statistics().failed == 1
-    assert not store.has(Pool.FULL, name(1))
-    assert "Input/output error" in bench.warnings[0]
+    fill(store, 1, 2)
+    with store._changed:
+        store.clear()
+        store._is_closing = True
+    store.close()
+    assert bench.files() == []
 
 
-def test_reading_is_measured_from_the_start(bench: Bench) -> None:
-    assert bench.open().statistics().seconds_per_byte is not None
+def test_reading_is_measured_at_the_start_and_with_every_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_into, per_byte = files.read_into, 1e-6
+
+    def timed(directory: int, which: files.PageId, target: memoryview) -> Found:
+        bench.clock.now += per_byte * (len(target) if which == _PROBE else files.file_bytes(len(target)))
+        return read_into(directory, which, target)
+
+    monkeypatch.setattr(files, "read_into", timed)
+    store = bench.open()
+    assert store.statistics().seconds_per_byte == pytest.approx(1e-6)
+    per_byte = 3e-6
+    fill(store, 1, 2)
+    read(store, 2, 1)
+    assert store.statistics().seconds_per_byte == pytest.approx(1.4e-6)
+    read(store, 2)
+    assert store.statistics().seconds_per_byte == pytest.approx(1.72e-6)
 
 
 def test_pages_without_bytes_are_kept_too(bench: Bench) -> None:
@@ -324,50 +312,6 @@ def test_a_file_is_named_only_when_its_bytes_are_down(tmp_path: Path, monkeypatc
     files.write_all(directory, [((Pool.FULL, name(n)), page(n), n) for n in (1, 2)])
     os.close(directory)
     assert calls == ["file", "file", "rename", "rename", "folder"]
-
-
-def test_closing_does_not_wait_for_a_disk_that_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = bench.open()
-    hangs, goes_on = threading.Event(), threading.Event()
-
-    def hang(directory: int, pages: object) -> None:
-        hangs.set()
-        assert goes_on.wait(GUARD_S)
-
-    monkeypatch.setattr(files, "write_all", hang)
-    assert store.put(Pool.FULL, name(1), page(1))
-    assert hangs.wait(GUARD_S)
-    store.close(hang_s=0.01)
-    assert not store.is_open
-    assert not store.put(Pool.FULL, name(2), page(2))
-    goes_on.set()
-    store.close()
-    assert store.drain(GUARD_S)
-
-
-class Held(threading.Thread):
-    """A call to the disk has it, and whoever waits for it waits in vain."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def join(self, timeout: float | None = None) -> None:
-        assert timeout is not None
-        self._clock.now += timeout
-
-    def is_alive(self) -> bool:
-        return True
-
-
-def test_threads_that_hang_are_waited_for_together_and_once(bench: Bench) -> None:
-    store = bench.open()
-    threads, began = store._threads, bench.clock.now
-    store._threads = [Held(bench.clock), Held(bench.clock)]
-    for _ in range(2):
-        store.close(0.0, 2.0)
-        assert bench.clock.now == began + 2.0
-    store._threads = threads
 
 
 def test_the_index_counts_what_it_holds() -> None:

@@ -44,6 +44,7 @@ class FakeStore:
     seed: int = 0
     odds: Odds = field(default_factory=Odds)
     seconds_per_byte: float | None = None
+    room: int = 1 << 40  # in the queue, until somebody waits for it
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"store {self.seed}")
@@ -73,10 +74,14 @@ class FakeStore:
 
     def put(self, pool: Pool, name: bytes, data: bytes, wait_s: float = 0.0) -> bool:
         self.puts += 1
+        known = self.pages.get((pool, name))
+        if known is None and len(data) > self.room and not wait_s:
+            self.drops += 1
+            return False
+        self.room -= 0 if known is not None or wait_s else len(data)
         if self._rng.random() < self.odds.drop:
             self.drops += 1
             return False
-        known = self.pages.get((pool, name))
         assert known is None or known == data, "one name, two contents"
         self.pages[pool, name] = data
         while len(self.pages) > self.odds.pages_max:

@@ -35,6 +35,7 @@ class StoreStatistics:
     seconds_per_byte: float | None  # of reading and verifying; None: not measured
     ahead_bytes: int = 0  # written of pages that were put ahead
     unwritten: int = 0  # pages that are put and not in a file yet
+    refused: int = 0  # pages that came while nothing could be written, or larger than all may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class TierStatistics:
     slow: int  # took longer than the request would wait
     lost: int  # what the tree had before them was evicted meanwhile
     ahead: int = 0  # pages copied ahead of their eviction
+    dropped: int = 0  # of those offered, not copied since the queue had no room for them
+    refused: int = 0  # of those offered, not copied since nothing could be written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,9 +118,14 @@ class PageStore(Protocol):
         """
         ...
 
+    @property
+    def room(self) -> int:
+        """Bytes that can be put now without waiting."""
+        ...
+
     def put_ahead(self, pool: Pool, name: bytes, data: bytes) -> bool:
-        """As `put`, of a page that somebody still has: for it no page goes that nobody else may have. Once used it is as
-        good as any."""
+        """As `put`, of a page that somebody still has: for it go only pages that nobody used since the start, and others
+        that were put ahead. Once used it is as good as any."""
         ...
 
     def touch_ahead(self, pool: Pool, names: Names) -> None:
@@ -126,7 +134,7 @@ class PageStore(Protocol):
 
     @property
     def room_ahead(self) -> int:
-        """Bytes that may be put ahead: nobody else's, or put ahead themselves."""
+        """Bytes that may be put ahead: what was used has the rest."""
         ...
 
     def num_unwritten(self) -> int:

@@ -33,6 +33,8 @@ PROBE_BYTES = 1 << 20
 RETRY_S = 60.0  # after the system refused a write
 LOCK_POLL_S = 0.1
 _WEIGHT = 0.2  # of the newest reading in the measured rate
+_PROBE = Pool.FULL, b"probe"  # no page has so short a name
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Warn = Callable[[str], None]
 
@@ -80,16 +82,19 @@ class DiskStore:
         self._index = Index(bytes_max)
         self._data: dict[PageId, bytes] = {}  # put, and not in a file yet
         self._data_bytes = 0
-        self._to_write: deque[tuple[PageId, int]] = deque()
+        self._used: dict[PageId, int] = {}  # their counts of uses
+        self._to_write: deque[PageId] = deque()
         self._to_remove: list[PageId] = []
         self._to_mark: dict[PageId, int] = {}
         self._to_read: deque[ref[FileReading]] = deque()
         self._has_read = Event()
-        self._is_writing = False
+        self._is_writing = self._is_reading = False
         self._is_closing = False
         self._retry_at: float | None = None  # writes are off until then
+        self._keeps_files = False  # what is to be removed stays until then, too: the system refused that
         self._has_warned = False
-        self._written = self._ahead = self._read = self._dropped = self._corrupt = self._failed = self._swept = 0
+        self._written = self._ahead = self._read = self._corrupt = self._failed = self._swept = 0
+        self._dropped = self._refused = 0
         self._evicted = [0] * len(MODEL_POOLS)
         self._rate: float | None = None
         self._directory = -1
@@ -99,6 +104,7 @@ class DiskStore:
             self._open(lock_wait_s)
         except OSError as error:
             self._give_up_folder()
+            self._index = Index(bytes_max)  # whatever is there, nobody can have it
             self._say(f"{path} cannot be used: {_reason(error)}")
 
     @property
@@ -122,7 +128,10 @@ class DiskStore:
             if page in self._index:
                 self._use(page)
                 return True
-            if not self._may_write() or size > self._index.bytes_max or not self._has_room(len(data), wait_s):
+            if not self._may_write() or size > self._index.bytes_max:
+                self._refused += 1
+                return False
+            if not self._has_room(len(data), wait_s):
                 self._dropped += 1
                 return False
             self._take(page, data, self._index.add(page, size))
@@ -146,6 +155,10 @@ class DiskStore:
             self._changed.notify_all()
 
     @property
+    def room(self) -> int:
+        return self._queue_bytes - self._data_bytes if self._is_writable() else 0
+
+    @property
     def room_ahead(self) -> int:
         return self._index.room_ahead
 
@@ -161,6 +174,8 @@ class DiskStore:
             for page in reversed(reading.pages):  # a page is of no use without those before it: they go last
                 self._use(page)
             if self.is_open:
+                # While the disk hangs nobody else takes out what nobody waits for any more.
+                self._to_read = deque(one for one in self._to_read if one() is not None)
                 self._to_read.append(ref(reading))
                 self._changed.notify_all()
             else:
@@ -181,7 +196,7 @@ class DiskStore:
         with self._changed:
             return StoreStatistics(
                 is_open=self.is_open,
-                is_writable=self.is_open and self._retry_at is None,
+                is_writable=self._is_writable(),
                 num_pages=self._index.num_pages,
                 num_bytes=self._index.num_bytes,
                 bytes_max=self._index.bytes_max,
@@ -189,6 +204,7 @@ class DiskStore:
                 read_bytes=self._read,
                 evicted=tuple(self._evicted),
                 dropped=self._dropped,
+                refused=self._refused,
                 corrupt=self._corrupt,
                 failed=self._failed,
                 swept=self._swept,
@@ -224,9 +240,9 @@ class DiskStore:
     # -- inside; the condition is held
     def _take(self, page: PageId, data: bytes, used: int) -> None:
         """It is in the index; what has no room there any more goes."""
-        self._data[page] = data
+        self._data[page], self._used[page] = data, used
         self._data_bytes += len(data)
-        self._to_write.append((page, used))
+        self._to_write.append(page)
         for gone in self._index.overflow():
             self._evicted[MODEL_POOLS.index(gone[0])] += 1
             self._forget(gone)
@@ -236,13 +252,17 @@ class DiskStore:
         self._mark(page, self._index.touch(page))
 
     def _mark(self, page: PageId, used: int | None) -> None:
-        if used is not None and page not in self._data:
-            self._to_mark[page] = used
+        if used is not None:
+            (self._used if page in self._data else self._to_mark)[page] = used
+
+    def _is_writable(self) -> bool:
+        return self.is_open and (self._retry_at is None or self._clock() >= self._retry_at)
 
     def _may_write(self) -> bool:
-        if self._retry_at is not None and self._clock() >= self._retry_at:
-            self._retry_at = None
-        return self.is_open and self._retry_at is None
+        if not self._is_writable():
+            return False
+        self._retry_at, self._keeps_files = None, False
+        return True
 
     def _has_room(self, size: int, wait_s: float) -> bool:
         def fits() -> bool:
@@ -260,11 +280,16 @@ class DiskStore:
         data = self._data.pop(page, None)
         if data is not None:
             self._data_bytes -= len(data)
+            del self._used[page]
 
     def _is_quiet(self) -> bool:
         """Nothing waits for a thread. One that cannot be told from outside: none is left."""
-        busy = self._to_write or self._to_remove or self._to_mark or self._to_read or self._is_writing
+        busy = self._has_to_write() or self._to_read or self._is_writing or self._is_reading
         return not busy or not self._threads
+
+    def _has_to_write(self) -> bool:
+        """Something to do for the writer, and nothing against it."""
+        return bool(self._to_write) or (bool(self._to_remove or self._to_mark) and not self._keeps_files)
 
     def _say(self, what: str) -> None:
         if not self._has_warned:
@@ -282,6 +307,9 @@ class DiskStore:
                 raise OSError(errno.EBUSY, "another process uses it")
             tries -= 1
             Event().wait(LOCK_POLL_S)
+        if os.fstat(self._directory).st_mode & 0o022:
+            self._warn(f"the disk cache: others may write into {self._path}, and what they put there may be read as KV")
+        files.remove(self._directory, _PROBE)  # of a process that was killed
         entries, unfinished = files.scan(self._path)
         for name in unfinished:
             os.unlink(name, dir_fd=self._directory)
@@ -289,7 +317,12 @@ class DiskStore:
         self._index.fill(entries)
         for page in self._index.overflow():
             files.remove(self._directory, page)
-        self._probe()
+        try:
+            self._probe()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._refuse_for_now(error)
         for work in (self._write_loop, self._read_loop):
             self._threads.append(Thread(target=work, name=f"sojourn-disk{work.__name__}", daemon=True))
         for thread in self._threads:
@@ -304,13 +337,14 @@ class DiskStore:
 
     def _probe(self) -> None:
         """Whether a page can be written and comes back; what reading costs, until pages have been read."""
-        page, data = (Pool.FULL, b"probe"), bytes(PROBE_BYTES)
-        files.write_all(self._directory, [(page, data, 0)])
         target = bytearray(PROBE_BYTES)
-        began = self._clock()
-        found = files.read_into(self._directory, page, memoryview(target))
-        self._rate = (self._clock() - began) / PROBE_BYTES
-        files.remove(self._directory, page)
+        try:
+            files.write_all(self._directory, [(_PROBE, bytes(PROBE_BYTES), 0)])
+            began = self._clock()
+            found = files.read_into(self._directory, _PROBE, memoryview(target))
+            self._rate = (self._clock() - began) / PROBE_BYTES
+        finally:
+            files.remove(self._directory, _PROBE)
         if found is not Found.GOOD:
             raise OSError(errno.EIO, "what is written to it does not come back")
 
@@ -326,64 +360,75 @@ class DiskStore:
             with self._changed:
                 self._is_writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._to_write or self._to_remove or self._to_mark or self._is_closing)
-                if self._is_closing:
+                self._changed.wait_for(lambda: self._has_to_write() or self._is_closing)
+                if not self._has_to_write():
                     return
                 self._is_writing = True
                 removals, self._to_remove = self._to_remove, []
                 marks, self._to_mark = self._to_mark, {}
                 batch = self._next_batch()
             try:
-                for page in removals:
-                    files.remove(self._directory, page)
+                while removals:
+                    files.remove(self._directory, removals[-1])
+                    removals.pop()
                 for page, used in marks.items():
                     files.mark_used(self._directory, page, used)
                 if batch:
                     files.write_all(self._directory, batch)
             except OSError as error:
-                self._refused(error)
+                self._refused_by_system(error, removals)
                 continue
             with self._changed:
-                for page, data, _ in batch:
+                for page, data, used in batch:
                     self._written += files.file_bytes(len(data))
                     self._ahead += files.file_bytes(len(data)) if self._index.is_ahead(page) else 0
                     if self._data.get(page) is data:
+                        if self._used[page] != used:  # since it was taken
+                            self._to_mark[page] = self._used[page]
                         self._take_data(page)
 
     def _next_batch(self) -> list[tuple[PageId, bytes, int]]:
         batch: list[tuple[PageId, bytes, int]] = []
         while self._to_write and len(batch) < BATCH_PAGES:
-            page, used = self._to_write.popleft()
+            page = self._to_write.popleft()
             data = self._data.get(page)
             if data is not None and all(other != page for other, _, _ in batch):
-                batch.append((page, data, used))
+                batch.append((page, data, self._used[page]))
         return batch
 
-    def _refused(self, error: OSError) -> None:
-        """A full disk, or worse: what is queued is lost, and nothing is written for a while."""
+    def _refused_by_system(self, error: OSError, removals: list[PageId]) -> None:
+        """A full disk, or worse: what is queued is lost, and nothing is written for a while.
+
+        Files that could not be removed still are: while the account is wrong, nothing is added.
+        """
         with self._changed:
             self._failed += len(self._data)
             for page in list(self._data):
                 self._index.drop(page)
                 self._forget(page)
             self._to_write.clear()
-            self._retry_at = self._clock() + RETRY_S
-            self._say(f"writing to {self._path} failed: {_reason(error)}")
+            self._to_remove += removals
+            self._keeps_files = bool(removals)
+            self._refuse_for_now(error)
+
+    def _refuse_for_now(self, error: OSError) -> None:
+        self._retry_at = self._clock() + RETRY_S
+        self._say(f"writing to {self._path} failed: {_reason(error)}")
 
     # -- the reader's thread
     def _read_loop(self) -> None:
         while True:
             with self._changed:
+                self._is_reading = False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._to_read or self._is_closing)
                 if not self._to_read:
                     return
-                reading = self._to_read[0]()
+                self._is_reading = True
+                reading = self._to_read.popleft()()
             if reading is not None:
                 self._fill(reading)
             del reading
-            with self._changed:
-                self._to_read.popleft()
             self._has_read.set()
 
     def _fill(self, reading: FileReading) -> None:
@@ -402,29 +447,33 @@ class DiskStore:
         num_bytes = from_files * files.file_bytes(reading.page_bytes)
         with self._changed:
             self._read += num_bytes
-            if num_bytes and self._rate is not None:
-                self._rate += _WEIGHT * ((self._clock() - began) / num_bytes - self._rate)
+            if num_bytes:
+                took = (self._clock() - began) / num_bytes
+                self._rate = took if self._rate is None else self._rate + _WEIGHT * (took - self._rate)
         reading.finish(rows[:good])
 
     def _read_file(self, page: PageId, target: memoryview) -> bool:
-        """False: it is not there, or no longer what was written, and then it is deleted."""
+        """False: it is not there, or no longer what was written, and then the writer removes it."""
         try:
             found = files.read_into(self._directory, page, target)
-            if found is Found.CORRUPT:
-                files.remove(self._directory, page)
         except OSError as error:
             with self._changed:
                 self._failed += 1
-                self._index.drop(page)
+                self._lose(page)
                 self._say(f"reading from {self._path} failed: {_reason(error)}")
             return False
         if found is Found.GOOD:
             return True
         with self._changed:
             self._corrupt += found is Found.CORRUPT
-            if page not in self._data:
-                self._index.drop(page)
+            self._lose(page)
         return False
+
+    def _lose(self, page: PageId) -> None:
+        """It was not read. One that is queued has been put again meanwhile, and its file will be another."""
+        if page not in self._data and self._index.drop(page):
+            self._forget(page)
+            self._changed.notify_all()
 
 
 def _reason(error: OSError) -> str:
