@@ -25,7 +25,7 @@ def values(metrics: Metrics) -> dict[tuple[str, frozenset[str]], float]:
 DISK = wire.DiskTier(
     is_open=True, is_writable=False, pages=[5, 2], num_bytes=900, bytes_max=1000, written_bytes=70, read_bytes=60,
     evicted=[4, 1], dropped=11, corrupt=12, failed=13, declined=14, fetches=21, fetches_failed=22, fetches_slow=23,
-    fetches_lost=24, ahead_bytes=30, unwritten_pages=8, unwritten_sessions=6,
+    fetches_lost=24, ahead_bytes=30, unwritten_pages=8, unwritten_sessions=6, refused=15,
 )  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def test_the_disk_tier_is_told_where_there_is_one() -> None:
     assert [value("kv_demoted_bytes_total", cause, "disk") for cause in ("evicted", "ahead")] == [40, 30]
     assert [value("kv_tier_unwritten", "disk", what) for what in ("sessions", "pages")] == [6, 8]
     assert value("kv_promoted_bytes_total", "prompt", "disk") == 60
-    reasons = ("queue_full", "corrupt", "error", "faster_computed")
-    assert [value("kv_tier_lost_pages_total", "disk", reason) for reason in reasons] == [11, 12, 13, 14]
+    reasons = ("queue_full", "corrupt", "error", "faster_computed", "refused")
+    assert [value("kv_tier_lost_pages_total", "disk", reason) for reason in reasons] == [11, 12, 13, 14, 15]
     assert value("kv_fetches_total", "disk") == 21
     causes = ("missing", "slow", "evicted")
     assert [value("kv_fetches_failed_total", "disk", cause) for cause in causes] == [22, 23, 24]
@@ -128,6 +128,16 @@ def test_the_prefix_cache_is_asked_by_those_who_do_not_go_on_where_they_were(
     assert shown["sojourn_prefix_cache_queried_tokens_total", frozenset()] == queried
     assert shown["sojourn_prefix_cache_hit_tokens_total", frozenset()] == hit
     assert shown["sojourn_cached_tokens_total", frozenset([source])] == 30
+
+
+def test_what_was_read_for_a_prompt_is_told_apart_from_what_was_in_the_pool() -> None:
+    metrics = Metrics(EngineLink("ipc://nowhere", lambda: 0.0), lambda: True, "1")
+    usage = Usage(40, 30, 5, 10.0, 10.5, 11.0, 13.0, cached_source="disk", read_tokens=20)
+    metrics.ended(wire.Ended(1, "stop", usage, 5), is_session=True)
+    shown = values(metrics)
+    assert shown["sojourn_cached_tokens_total", frozenset(["disk"])] == 20
+    assert shown["sojourn_cached_tokens_total", frozenset(["prefix"])] == 10
+    assert shown["sojourn_prefix_cache_hit_tokens_total", frozenset()] == 30
 
 
 def test_our_numbers_by_names_that_boards_know() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sojourn.cache.node import Node
-from sojourn.cache.tiers_names import Namer
-from sojourn.cache.tiers_store import PATIENCE_S, StoreTier
+from sojourn.cache.tiers_back import PATIENCE_S
+from sojourn.cache.tiers_names import Namer, joined
+from sojourn.cache.tiers_store import StoreTier
 from sojourn.cache.tree import Tree
 from sojourn.core.step import Pool
 from sojourn.core.tier import TierStatistics
@@ -136,7 +137,7 @@ def test_a_page_that_is_damaged_ends_the_fetch_and_the_rest_is_computed(missing:
     history = history_on(before, [2, 3, 4] * 12)
     save(before)
     after = world_on(store, config())
-    names = Namer(b"fake" + after.backend.kv_format.encode(), 4).chain("", np.array(history, dtype=np.int32))
+    names = Namer(joined(b"fake", after.backend.kv_format.encode()), 4).chain("", np.array(history, dtype=np.int32))
     place = names[: len(history) // 4 - 1][missing]
     read = store.read
 
@@ -219,6 +220,36 @@ def test_a_request_that_is_aborted_gives_its_place_at_the_disk_to_the_next() -> 
     after.step(3)
     assert told(after).fetches == 4
     after.run()
+    after.close_all()
+
+
+def test_of_a_chain_that_the_queue_has_no_room_for_the_beginning_is_kept() -> None:
+    store = FakeStore()
+    world = world_on(store, config())
+    world.submit([1, 2, 3] * 14, 2)
+    world.run()
+    radix = world.world.radix
+    assert radix is not None
+    tokens = np.array([1, 2, 3] * 14, dtype=np.int32)
+    names = Namer(joined(b"fake", world.backend.kv_format.encode()), 4).chain("", tokens)
+    store.room = 3 * world.backend.page_bytes(Pool.FULL)
+    assert radix.make_room((64,))
+    assert [store.has(Pool.FULL, name) for name in names] == [index < 3 for index in range(10)]
+    assert told(world).dropped + told(world).store.dropped == 7
+    assert list(store.pages)[-1] == (Pool.FULL, names[0]), "the end goes first"
+
+
+def test_the_last_tokens_of_all_are_saved_while_there_is_time() -> None:
+    store = FakeStore(room=0)
+    shape = config(pages=400)
+    before = world_on(store, shape)
+    histories = [history_on_named(before, f"s{index}", [index] * 30) for index in range(6)]
+    save(before)
+    assert store.drops == 0
+    after = world_on(store, shape)
+    for index, history in enumerate(histories):
+        end = after.run_turn(after.service.open(f"s{index}"), [*history, 1], 2)
+        assert end.usage.cached_tokens >= len(history) - 1
     after.close_all()
 
 
@@ -325,6 +356,8 @@ def test_a_name_says_everything_before_it() -> None:
     assert not set(namer.chain("", changed)) & set(chain)
     assert not set(namer.chain("other", tokens)) & set(chain)
     assert not set(Namer(b"model2", 4).chain("", tokens)) & set(chain)
+    assert not set(Namer(b"mode", 4).chain("l", tokens)) & set(chain), "lengths stand between what a name says"
+    assert joined(b"ab", b"c") != joined(b"a", b"bc")
     tails = {namer.tail(chain[0], tokens[4 : 4 + count]) for count in range(1, 5)}
     assert len(tails) == 4
     assert namer.tail(chain[0], tokens[4:8]) == chain[1]

@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "abort keeps the turn's tokens",
         "sessions/slots.py",
-        "            self._free_tail(holding, slot.settled)\n",
+        "            self.book.cut(holding, slot.settled)\n",
         "            pass\n",
     ),
     Mutant(
@@ -208,7 +208,7 @@ MUTANTS = (
     Mutant(
         "a verified run is not trimmed at its stop",
         "sessions/slots.py",
-        "            self._free_tail(holding, min(target, holding.kv_committed_len))\n",
+        "            self.book.cut(holding, min(target, holding.kv_committed_len))\n",
         "            pass\n",
     ),
     Mutant(
@@ -339,7 +339,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages that were read land in another order",
-        "cache/tiers_store.py",
+        "cache/tiers_back.py",
         "            rows = which - piece.full_from if pool is Pool.FULL",
         "            rows = (which - piece.full_from)[::-1] if pool is Pool.FULL",
     ),
@@ -351,7 +351,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tail is resumed on and was not written",
-        "cache/tiers_store.py",
+        "cache/tiers_back.py",
         "            self._kv.write_pages(pool, pages.pages[index : index + 1].copy(), rows)\n",
         "            pass\n",
     ),

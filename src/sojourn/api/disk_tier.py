@@ -27,7 +27,8 @@ def disk_of(tier: TierStatistics | None, num_to_copy: int = 0) -> wire.DiskTier 
         written_bytes=store.written_bytes,
         read_bytes=store.read_bytes,
         evicted=list(store.evicted),
-        dropped=store.dropped,
+        dropped=store.dropped + tier.dropped,
+        refused=store.refused + tier.refused,
         corrupt=store.corrupt,
         failed=store.failed,
         declined=tier.declined,
@@ -61,6 +62,7 @@ def families(disk: wire.DiskTier) -> Iterator[Metric]:
     lost = CounterMetricFamily("sojourn_kv_tier_lost_pages", "Pages a tier does not have.", labels=["tier", "reason"])
     for reason, count in (
         ("queue_full", disk.dropped),
+        ("refused", disk.refused),
         ("corrupt", disk.corrupt),
         ("error", disk.failed),
         ("faster_computed", disk.declined),

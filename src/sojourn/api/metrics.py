@@ -91,7 +91,10 @@ class Metrics:
             return
         self._prompt.inc(usage.prompt_tokens)
         self._completion.inc(usage.completion_tokens)
-        self._cached.labels(usage.cached_source).inc(usage.cached_tokens)
+        in_pool = "prefix" if usage.read_tokens else usage.cached_source
+        self._cached.labels(in_pool).inc(usage.cached_tokens - usage.read_tokens)
+        if usage.read_tokens:
+            self._cached.labels(usage.cached_source).inc(usage.read_tokens)
         if usage.cached_source != "session":  # a session that goes on where it was asks for nothing
             self._queried.inc(usage.prompt_tokens)
             self._hit.inc(usage.cached_tokens)

@@ -421,6 +421,7 @@ class DiskTier(Message, frozen=True):
     ahead_bytes: int = 0  # of those written, before their pages were given up
     unwritten_pages: int = 0
     unwritten_sessions: int = 0
+    refused: int = 0
 
 
 class Heartbeat(Message, frozen=True):

@@ -13,6 +13,7 @@ from sojourn.cache.protocol import (
     Kept,
     Outcome,
     PrefixMatch,
+    Room,
     Terms,
     Verdict,
 )
@@ -83,10 +84,10 @@ class NoneCache:
     def flush(self) -> None:
         pass
 
-    def is_fetching(self, request: CacheRequest) -> bool:
+    def is_fetching(self, request: CacheRequest, terms: Terms | None = ALONE) -> bool:
         return False
 
-    def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
+    def fetch(self, request: CacheRequest, terms: Terms | None, room: Room) -> bool:
         return False
 
     def save(self, is_late: Callable[[], bool]) -> None:
@@ -165,7 +166,9 @@ class NoneCache:
     def publish(self, key: CacheKey, holding: Holding, tokens: TokenArray, length: int) -> None:
         pass
 
-    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
+    def absorb(
+        self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1, *, is_last: bool = False
+    ) -> None:
         self.drop(holding)
 
     def drop(self, holding: Holding) -> None:

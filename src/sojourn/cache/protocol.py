@@ -55,6 +55,14 @@ class Terms:
 ALONE = Terms()
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How a cache makes room for pages of each pool, on somebody's terms."""
+
+    could: Callable[[tuple[int, ...], Terms], bool]  # at once or after the fence; pure
+    make: Callable[[tuple[int, ...], Terms], bool]  # False: not yet
+
+
 class Verdict(Enum):
     FINISHED = "finished"
     ABORTED = "aborted"
@@ -86,8 +94,10 @@ class CacheRequest:
     prefix_len: int = 0  # tokens whose KV was found at admission; the first step's Work starts here
     prefix_max: int | None = None  # reuse no more than this: the rows from here on must be computed
     draft: Holding | None = field(default=None, repr=False)  # the draft model's KV; only `DraftPool` sets it
-    fetch: object = field(default=None, repr=False)  # what a slower tier reads for it; only the tier sets these three
+    fetch: object = field(default=None, repr=False)  # what a slower tier reads for it; only the tier sets these five
     is_fetched: bool = False  # nothing more comes
+    is_refetched: bool = False  # it has had its second try
+    waits_for_tier: bool = False  # as it was told last
     fetched_from: int | None = None  # where pages of its prompt begin that were read
 
     @property
@@ -105,10 +115,11 @@ class CacheRequest:
         """The valid tokens: a view."""
         return self.tokens[: self.num_tokens]
 
-    def source_of(self, match: "PrefixMatch") -> str:
-        """Where its prefix was found."""
-        was_read = self.fetched_from is not None and match.prefix_len > self.fetched_from
-        return "disk" if match.source == "prefix" and was_read else match.source
+    def source_of(self, match: "PrefixMatch") -> tuple[str, int]:
+        """Where its prefix was found, and how many tokens of it were read for it."""
+        if match.source != "prefix" or self.fetched_from is None or match.prefix_len <= self.fetched_from:
+            return match.source, 0
+        return "disk", match.prefix_len - self.fetched_from
 
     @property
     def reusable(self) -> TokenArray:
@@ -182,9 +193,11 @@ class PrefixCache(Protocol):
         """Pure: changes nothing, not even the LRU order. At most len(tokens) - 1. `tokens` holds valid tokens only."""
         ...
 
-    def is_fetching(self, request: CacheRequest) -> bool:
+    def is_fetching(self, request: CacheRequest, terms: Terms | None = ALONE) -> bool:
         """Whether to wait with its admission: a slower tier is reading what it could reuse. Ask before every step; each
         time what has come is brought in. Others need not wait for it.
+
+        `terms` as for an admission up to no token at all. None: it would not be tried now, and nothing is begun for it.
         """
         ...
 
@@ -316,7 +329,7 @@ class InnerCache(PrefixCache, Protocol):
         """Whether `pages[pool]` pages of each pool could be free, at once or after the fence. Pure."""
         ...
 
-    def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
+    def fetch(self, request: CacheRequest, terms: Terms | None, room: Room) -> bool:
         """As `is_fetching`, with the decorator's way to make room."""
         ...
 
@@ -354,10 +367,13 @@ class InnerCache(PrefixCache, Protocol):
         """Hand the committed whole pages below `length` to the tree; the holding goes on as a borrower."""
         ...
 
-    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
+    def absorb(
+        self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1, *, is_last: bool = False
+    ) -> None:
         """Hand over every committed whole page, take the lease back, close: retraction and demotion.
 
-        They count as found `uses` times: what is likely to be asked for again is evicted later.
+        They count as found `uses` times: what is likely to be asked for again is evicted later. `is_last`: nothing will
+        run any more, so there is time to wait for a slower tier.
         """
         ...
 

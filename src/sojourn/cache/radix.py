@@ -22,6 +22,7 @@ from sojourn.cache.protocol import (
     Kept,
     Outcome,
     PrefixMatch,
+    Room,
     Terms,
     Verdict,
 )
@@ -76,8 +77,8 @@ class RadixCache:
             length = tail[1]
         return PrefixMatch(length, "prefix" if length else "none")
 
-    def is_fetching(self, request: CacheRequest) -> bool:
-        return self.fetch(request, self.make_room)
+    def is_fetching(self, request: CacheRequest, terms: Terms | None = ALONE) -> bool:
+        return self.fetch(request, terms, Room(self._could_make_room, self._make_room_on))
 
     def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
         return self.admit_within(request, length, len(request.reusable) - 1, terms)
@@ -209,8 +210,8 @@ class RadixCache:
     def could_obtain(self, pages: tuple[int, ...], returning: Collection[Holding]) -> bool:
         return self.book.could_have(pages, self._obtainable(returning, NO_MATCH))
 
-    def fetch(self, request: CacheRequest, make_room: Callable[[tuple[int, ...]], bool]) -> bool:
-        return self._tier.is_fetching(self, request, make_room)
+    def fetch(self, request: CacheRequest, terms: Terms | None, room: Room) -> bool:
+        return self._tier.is_fetching(self, request, terms, room)
 
     def copy_ahead(self, kept: Kept, *, is_busy: bool) -> float | None:
         return self._tier.copy_ahead(kept, is_busy=is_busy)
@@ -264,9 +265,11 @@ class RadixCache:
         self.tree.take_back(lease)
         self.book.forget_window(holding, fresh.window_from)
 
-    def absorb(self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1) -> None:
+    def absorb(
+        self, key: CacheKey, holding: Holding, tokens: TokenArray, uses: int = 1, *, is_last: bool = False
+    ) -> None:
         if holding.state is HoldingState.IDLE:  # one that ran goes on elsewhere, and soon
-            self._tier.loses_tail(key, tokens, holding)
+            self._tier.loses_tail(key, tokens, holding, waits=is_last)
         self.publish(key, holding, tokens, holding.kv_committed_len)
         node = _lease_of(holding).node
         node.uses = max(node.uses, uses)
@@ -278,6 +281,12 @@ class RadixCache:
         self.tree.take_back(lease)
 
     # -- inside
+    def _could_make_room(self, pages: tuple[int, ...], terms: Terms) -> bool:
+        return self.could_obtain(terms.added(pages, self.book.layout), ())
+
+    def _make_room_on(self, pages: tuple[int, ...], terms: Terms) -> bool:
+        return self.make_room(replace(terms, spare=0).added(pages, self.book.layout)) or self.book.has_free(pages)
+
     def _match(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> Match:
         """The longest reusable prefix that leaves a token to compute."""
         tree, layout = self.tree, self.book.layout

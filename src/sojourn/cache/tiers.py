@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.cache.node import Node
-from sojourn.cache.protocol import CacheKey, CacheRequest, Kept
+from sojourn.cache.protocol import CacheKey, CacheRequest, Kept, Room, Terms
 from sojourn.cache.tree import Tree
 from sojourn.core.ids import AccountId
 from sojourn.core.step import Pool, TokenArray
 from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
-
-MakeRoom = Callable[[tuple[int, ...]], bool]  # as `InnerCache.make_room`
 
 
 class Ground(Protocol):
@@ -43,8 +41,11 @@ class Tier(Protocol):
         """These window pages of `node` are about to be given up."""
         ...
 
-    def loses_tail(self, key: CacheKey, tokens: TokenArray, holding: Holding) -> None:
-        """A kept conversation is given up: its whole pages are the tree's, its last tokens' page is about to go."""
+    def loses_tail(self, key: CacheKey, tokens: TokenArray, holding: Holding, *, waits: bool) -> None:
+        """A kept conversation is given up: its whole pages are the tree's, its last tokens' page is about to go.
+
+        `waits`: for room, as `save` does.
+        """
         ...
 
     def save(self, leaves: Iterable[Node], is_late: Callable[[], bool]) -> None:
@@ -63,10 +64,11 @@ class Tier(Protocol):
 
     def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool: ...
 
-    def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
-        """Whether the request should wait: pages of its prompt are on their way into the tree.
+    def is_fetching(self, ground: Ground, request: CacheRequest, terms: Terms | None, room: Room) -> bool:
+        """Whether the request should wait: pages of its prompt are on their way into the tree, or will be soon.
 
-        Asked again and again, it brings in what has come. Once False it is so until the request was admitted.
+        Asked again and again, it brings in what has come. `terms` are those of its admission, with all that it knows as
+        `spare`; None: it would not be tried now, and nothing is begun for it.
         """
         ...
 
@@ -96,7 +98,7 @@ class NoTier:
     def loses_windows(self, node: Node, which: NDArray[np.intp]) -> None:
         """Nothing is kept."""
 
-    def loses_tail(self, key: CacheKey, tokens: TokenArray, holding: Holding) -> None:
+    def loses_tail(self, key: CacheKey, tokens: TokenArray, holding: Holding, *, waits: bool) -> None:
         """Nothing is kept."""
 
     def save(self, leaves: Iterable[Node], is_late: Callable[[], bool]) -> None:
@@ -114,7 +116,7 @@ class NoTier:
     def take_copy(self, pool: Pool, name: bytes, data: bytes) -> bool:
         return False
 
-    def is_fetching(self, ground: Ground, request: CacheRequest, make_room: MakeRoom) -> bool:
+    def is_fetching(self, ground: Ground, request: CacheRequest, terms: Terms | None, room: Room) -> bool:
         return False
 
     def tail_of(self, key: CacheKey, tokens: TokenArray, prefix_max: int) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ import numpy as np
 from sojourn.cache.land import BoolArray, Cargo
 from sojourn.cache.match import Matcher
 from sojourn.cache.node import Node
+from sojourn.cache.protocol import ALONE, Terms
 from sojourn.cache.tiers_names import Namer
 from sojourn.core.ids import NULL_PAGE
 from sojourn.core.step import Pool, TokenArray
@@ -86,14 +87,20 @@ class Fetch:
     """Of one request. `tail_rows` (per pool) are there once they were read; their tokens follow page `wanted.end`."""
 
     wanted: Wanted
+    made_at: float
+    is_planned: bool  # `wanted` was found in this very pass
+    terms: Terms = ALONE  # what its landing leaves to others
+    asked: int = 0  # number of the last time that somebody asked for it
+    began_at: float = 0.0
     deadline: float = 0.0
     next_page: int = 0
     has_begun: bool = False
     pieces: deque[Piece] = field(default_factory=deque)
     ahead_bytes: int = 0
+    came_bytes: int = 0
     tail: tuple[Reading, ...] = ()
     tail_rows: tuple[PageRows, ...] = ()
-    has_landed: bool = False  # some of it is in the tree
+    reached: int = 0  # pages that the tree had for the request when it was over
     is_over: bool = False
 
     @property

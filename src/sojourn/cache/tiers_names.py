@@ -49,7 +49,7 @@ class Namer:
 
     def root(self, namespace: str) -> bytes:
         """What stands before the first page."""
-        return _hash(self._identity, namespace.encode("utf-8", "surrogatepass"))
+        return _hash(b"", joined(self._identity, namespace.encode("utf-8", "surrogatepass")))
 
     def of_node(self, node: Node) -> Names:
         """Of every page from the root to the end of `node`.
@@ -69,6 +69,11 @@ class Namer:
                 self._by_node.popitem(last=False)
         self._by_node.move_to_end(node)
         return names[: node.end]
+
+
+def joined(*parts: bytes) -> bytes:
+    """One from several, so that others never make the same: with their lengths between them."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def _hash(before: bytes, what: bytes) -> bytes:

@@ -29,6 +29,7 @@ class Usage:
     cache_miss: str | None = None  # why they were less than the history, in a decorator's words; None: they were not
     num_drafted: int = 0  # tokens guessed ahead and verified
     num_accepted: int = 0  # of those, what stood in its step; the last ones may be past the end
+    read_tokens: int = 0  # of those cached, what a slower tier had and the pool had not
 
 
 @record()

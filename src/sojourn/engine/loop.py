@@ -203,4 +203,5 @@ class EngineLoop:
             num_retractions=request.num_retractions,
             num_drafted=0 if request.acceptance is None else request.acceptance.num_drafted,
             num_accepted=0 if request.acceptance is None else request.acceptance.num_accepted,
+            read_tokens=request.read_tokens,
         )

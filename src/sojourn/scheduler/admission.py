@@ -53,18 +53,22 @@ class Admission:
         """Whether anybody would be tried in this step."""
         return any(self._may_try(request, step, place) for place, request in enumerate(self._first()))
 
-    def open(self, step: StepId, is_fetching: Callable[[Request], bool] = lambda request: False) -> Iterator[Request]:
+    def open(
+        self, step: StepId, is_fetching: Callable[[Request, StepId | None], bool] = lambda request, step: False
+    ) -> Iterator[Request]:
         """Those to be tried in this step, oldest first. Each is then admitted, refused or left.
 
-        Who is fetching stands beside the line: it wants nothing now, and nobody waits behind it.
+        Who is fetching stands beside the line: it wants nothing now, and nobody waits behind it. All are asked, also those
+        that would not be tried: no step is named to these.
         """
         self._passed = []
         for request in self._first():
-            if is_fetching(request):
+            is_closed = bool(self._passed) and _held_up(self._passed[0], step) >= HELD_UP_STEPS
+            is_tried = not is_closed and self._may_try(request, step, len(self._passed))
+            asks = is_tried or request.cached.fetch is not None
+            if (asks and is_fetching(request, step if is_tried else None)) or is_closed:
                 continue
-            if self._passed and _held_up(self._passed[0], step) >= HELD_UP_STEPS:
-                return
-            if self._may_try(request, step, len(self._passed)):
+            if is_tried:
                 yield request
             if request.state is RequestState.WAITING:
                 self._passed.append(request)
@@ -110,7 +114,7 @@ class Admission:
         for request in self._waiting:
             if not has_place:
                 counts["batch_full"] += 1
-            elif request.cached.fetch is not None:
+            elif request.cached.waits_for_tier:
                 counts["fetching"] += 1
             else:
                 counts["in_line" if request.refusal is None else "no_pages"] += 1
@@ -118,7 +122,9 @@ class Admission:
 
     def blocked(self, *, is_open: bool) -> Blocked | None:
         head = self._waiting.head()
-        return None if head is None or head.refusal is None else Blocked(head, head.refusal, is_open)
+        if head is None or head.cached.waits_for_tier:
+            return None
+        return None if head.refusal is None else Blocked(head, head.refusal, is_open)
 
     def _first(self) -> list[Request]:
         return self._waiting.first(SEEN_MAX)

@@ -102,6 +102,7 @@ class Request:
     put_off_in: int = -1  # the round of admission in which it was too long to pass others
     cached_tokens: int = 0  # prefix found at the first admission
     cached_source: str = "none"  # where it was found, in the cache's words
+    read_tokens: int = 0  # of it, read for this request
     cache_miss: str | None = None  # and why it was not more, if there was more
     is_published: bool = False
     num_logprobs: int = 0  # beside each token of the prompt that is scored

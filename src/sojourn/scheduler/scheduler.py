@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sojourn.cache.protocol import Outcome, PrefixCache, Verdict
+from sojourn.cache.protocol import Outcome, PrefixCache, PrefixMatch, Verdict
 from sojourn.cache.release import release_kv_cache
 from sojourn.core.clock import Clock
 from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
@@ -141,7 +141,7 @@ class Scheduler:
 
     def blocked(self) -> Blocked | None:
         """The first of those who wait, if there is a place for it and it was refused for want of pages. For the audit."""
-        if len(self._waiting) == 0 or not self._free_seqs or self._is_fetching:
+        if len(self._waiting) == 0 or not self._free_seqs:
             return None
         return self._admission.blocked(is_open=self._is_line_open)
 
@@ -357,19 +357,22 @@ class Scheduler:
                 continue
             law(cached.prefix_len == prefix_len, "%s: %d matched, %d got", cached, prefix_len, cached.prefix_len)
             self._admission.admitted(request)
-            self._start(request, cached.source_of(match), match.miss)
+            self._start(request, match)
             budget.take(chunk, is_long=request.is_long)
             if not request.is_long:
                 self._latency.short_ran()
             begins = BegunSequence(cached.key.lineage, cached.known, cached.draft_len)
             works.append(flight.launch(request, chunk, self._cache.take_edits(cached), begins))
 
-    def _asks_fetching(self, request: Request) -> bool:
-        is_fetching = self._cache.is_fetching(request.cached)
+    def _asks_fetching(self, request: Request, step: StepId | None) -> bool:
+        terms = None
+        if step is not None and self._free_seqs:
+            terms = self._admission.terms(request, 0, self._running, step)
+        is_fetching = self._cache.is_fetching(request.cached, terms)
         self._is_fetching |= is_fetching
         return is_fetching
 
-    def _start(self, request: Request, cached_source: str, cache_miss: str | None) -> None:
+    def _start(self, request: Request, match: PrefixMatch) -> None:
         """WAITING to RUNNING: the cache has just given it a holding."""
         request.state = RequestState.RUNNING
         request.seq = self._free_seqs.pop()
@@ -379,8 +382,8 @@ class Scheduler:
         if request.times.admitted_at is None:
             request.times.admitted_at = self._clock()
             request.cached_tokens = request.cached.prefix_len
-            request.cached_source = cached_source
-            request.cache_miss = cache_miss
+            request.cached_source, request.read_tokens = request.cached.source_of(match)
+            request.cache_miss = match.miss
         insort(self._running, request, key=lambda running: running.arrival)
         self._admissions += 1
 

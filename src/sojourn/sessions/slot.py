@@ -10,6 +10,8 @@ itself. Priority is whoever's opened the session, and goes before everything.
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sojourn.cache.evict import Rank, VictimQueue
 from sojourn.cache.protocol import CacheKey, CacheRequest, Kept
 from sojourn.cache.release import holding_of
@@ -49,6 +51,11 @@ class SessionSlot:
         return self.key.priority, self.used_last
 
     @property
+    def num_found(self) -> int:
+        """Times that its KV counts as found when the tree gets it."""
+        return 1 + (self.used_before != NEVER)
+
+    @property
     def is_attached(self) -> bool:
         """It has something to give up."""
         return self.holding is not None
@@ -74,6 +81,12 @@ class SessionSlot:
         self.turn = request
         request.holding = holding
         return holding
+
+    def check_witness(self, request: CacheRequest, point: int, first: int) -> None:
+        """The content law at O(P): the last tokens before the point, from `first` on, are those its KV was computed for."""
+        assert self.tokens is not None
+        same = np.array_equal(self.tokens[first:point], request.tokens[first:point])
+        law(same, "%s resumes at %d on tokens that are not its history", self, point)
 
     def save_from_req(self, request: CacheRequest) -> Holding:
         """The holding moves from the request to the slot; the turn is over."""

@@ -13,6 +13,7 @@ only as a resume point's witness; knows no clients and no text.
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import assert_never
 
 import numpy as np
@@ -29,6 +30,7 @@ from sojourn.cache.protocol import (
     InnerCache,
     Outcome,
     PrefixMatch,
+    Room,
     Terms,
     Verdict,
 )
@@ -40,7 +42,7 @@ from sojourn.core.step import Pool, TableEdit, TokenArray
 from sojourn.core.tier import KvNames, TierStatistics
 from sojourn.pages.holding import Holding, HoldingBook
 from sojourn.sessions.misses import Miss, miss_of
-from sojourn.sessions.slot import NEVER, IdleSlots, SessionSlot, SlotStatistics
+from sojourn.sessions.slot import IdleSlots, SessionSlot, SlotStatistics
 
 
 class SessionAwareCache:
@@ -73,11 +75,13 @@ class SessionAwareCache:
         reach = self._inner.reach(key, tokens[:needed])
         return replace(found, miss=miss_of(needed, found.prefix_len, reach, self.book.layout.page_size, slot.loss))
 
-    def is_fetching(self, request: CacheRequest) -> bool:
+    def is_fetching(self, request: CacheRequest, terms: Terms | None = ALONE) -> bool:
         slot = self._idle.get(request.key.lineage)
         if slot is not None and self._resume_point(slot, len(request.reusable)) is not None:
             return False
-        return self._inner.fetch(request, self._make_room)
+        rank = self._rank_of(request)
+        room = Room(partial(self._could_make_room, rank=rank), partial(self._make_room, rank=rank))
+        return self._inner.fetch(request, terms, room)
 
     def admit(self, request: CacheRequest, length: int, terms: Terms = ALONE) -> bool:
         if not self._admit(request, length, terms):
@@ -87,7 +91,7 @@ class SessionAwareCache:
 
     def _admit(self, request: CacheRequest, length: int, terms: Terms) -> bool:
         if request.key.lineage is None:
-            return self._admit_anew(request, length, terms, (request.key.priority, NEVER))
+            return self._admit_anew(request, length, terms, self._rank_of(request))
         slot = self._slot_for(request)
         if slot.holding is not None:
             point = self._resume_point(slot, len(request.reusable))
@@ -107,12 +111,11 @@ class SessionAwareCache:
             wanted = self.book.pages_wanted(request.holding, length)
             return self._inner.could_obtain(wanted, self._idle.holdings())
         slot = None if request.key.lineage is None else self._slots.get(request.key.lineage)
-        rank = (request.key.priority, NEVER) if slot is None else slot.next_rank
+        rank = self._rank_of(request)
         if slot is not None and slot.holding is not None:
             point = self._resume_point(slot, len(request.reusable))
             if point is not None:
-                pages = terms.added(self._wanted(slot.holding, point, length), self.book.layout)
-                return self._inner.could_obtain(pages, self._demotable(terms, rank, slot))
+                return self._could_make_room(self._wanted(slot.holding, point, length), terms, rank, slot)
         prefix = self._inner.match_prefix(request.key, request.reusable).prefix_len
         return self._inner.could_admit(request, length, prefix, self._demotable(terms, rank, None), terms)
 
@@ -158,7 +161,8 @@ class SessionAwareCache:
                 self._abort(slot, request)
             case Verdict.RETRACTED:
                 slot.loss = Miss.RETRACTED
-                self._give_up(slot.key, request.known, holding_of(request), USES_MAX)  # sure to be asked for again
+                # It is sure to be asked for again.
+                self._give_up(slot.key, request.known, holding_of(request), USES_MAX, is_last=False)
                 request.holding = None
             case other:
                 assert_never(other)
@@ -193,7 +197,7 @@ class SessionAwareCache:
         for slot in sorted(self._idle, key=lambda slot: -slot.used_last):
             if is_late():
                 return
-            self._demote(slot)
+            self._demote(slot, is_last=True)
         self._inner.save(is_late)
 
     def write_ahead(self, *, is_busy: bool) -> float | None:
@@ -294,8 +298,7 @@ class SessionAwareCache:
         return self.book.layout.page_size * self.book.pages_own(self._idle.holdings())[Pool.FULL]
 
     def session_held_swa_tokens(self) -> int:
-        own = self.book.pages_own(self._idle.holdings())
-        return self.book.layout.page_size * own[Pool.SWA] if len(own) > 1 else 0
+        return self.book.layout.page_size * sum(self.book.pages_own(self._idle.holdings())[Pool.SWA :])
 
     def session_held_req_count(self) -> int:
         return len(self._idle)
@@ -342,16 +345,16 @@ class SessionAwareCache:
         return point if self.book.is_legal(holding, point) else None
 
     def _resume(self, slot: SessionSlot, request: CacheRequest, point: int, length: int, terms: Terms) -> bool:
-        """Make room, then move: `_free_tail`, the holding to the request, grow."""
+        """Make room, then move: cut, the holding to the request, grow."""
         holding = slot.holding
         assert holding is not None
-        self._check_witness(slot, request, point)
+        slot.check_witness(request, point, self.book.layout.floor(max(0, point - 1)))
         if not self._make_room(self._wanted(holding, point, length), terms, slot.next_rank, besides=slot):
             return False
         self._idle.remove(slot)
         self._take_turn(slot, request)
         slot.restore_to_req(request)
-        self._free_tail(holding, point)
+        self.book.cut(holding, point)
         self.book.wake(holding)
         self.book.grow(holding, length)
         request.prefix_len = point
@@ -371,13 +374,6 @@ class SessionAwareCache:
         if slot.turn is not request:
             self._uses += 1
             slot.use(self._uses)
-
-    def _check_witness(self, slot: SessionSlot, request: CacheRequest, point: int) -> None:
-        """The content law at O(P): the tokens of the last page before the point are those its KV was computed for."""
-        assert slot.tokens is not None
-        first = self.book.layout.floor(max(0, point - 1))
-        same = np.array_equal(slot.tokens[first:point], request.tokens[first:point])
-        law(same, "%s resumes at %d on tokens that are not its history", slot, point)
 
     def _admit_anew(self, request: CacheRequest, length: int, terms: Terms, rank: Rank) -> bool:
         """On the inner cache's match, demoting idle slots if that will cover the need."""
@@ -401,11 +397,20 @@ class SessionAwareCache:
         inner, layout = self._inner, self.book.layout
         wanted, now = terms.added(pages, layout), replace(terms, spare=0).added(pages, layout)
         if not self.book.has_free(wanted) and not inner.could_obtain(wanted, ()):
-            if not inner.could_obtain(wanted, self._demotable(terms, rank, besides)):
+            if not self._could_make_room(pages, terms, rank, besides):
                 return False
             while not inner.could_obtain(now, ()):
                 self._demote_lowest(besides)
         return inner.make_room(now) or self.book.has_free(pages)
+
+    def _could_make_room(
+        self, pages: tuple[int, ...], terms: Terms, rank: Rank | None, besides: SessionSlot | None = None
+    ) -> bool:
+        """At once or after the fence."""
+        return self._inner.could_obtain(terms.added(pages, self.book.layout), self._demotable(terms, rank, besides))
+
+    def _rank_of(self, request: CacheRequest) -> Rank:
+        return self._slots.get(request.key.lineage, SessionSlot(request.key)).next_rank
 
     def _demotable(self, terms: Terms, rank: Rank | None, besides: SessionSlot | None) -> list[Holding]:
         """What may be given up for somebody of this rank: anything, but he may yield to what will stand above him."""
@@ -417,7 +422,7 @@ class SessionAwareCache:
         assert victim is not None
         self._demote(victim)
 
-    def _demote(self, slot: SessionSlot, why: Miss = Miss.DEMOTED) -> None:
+    def _demote(self, slot: SessionSlot, why: Miss = Miss.DEMOTED, *, is_last: bool = False) -> None:
         """The holding goes to the tree; session, history and place stay."""
         holding, tokens = slot.holding, slot.tokens
         assert holding is not None
@@ -425,7 +430,7 @@ class SessionAwareCache:
         slot.holding = slot.tokens = None
         slot.loss = slot.loss or why
         self._idle.remove(slot)
-        self._give_up(slot.key, tokens[: holding.kv_committed_len], holding, 1 + (slot.used_before != NEVER))
+        self._give_up(slot.key, tokens[: holding.kv_committed_len], holding, slot.num_found, is_last=is_last)
         self._demotions += 1
 
     # -- endings
@@ -451,7 +456,7 @@ class SessionAwareCache:
         elif slot.settled == 0 or slot.settled < holding.cache_protected_len:
             self._discard(slot, request)
         else:
-            self._free_tail(holding, slot.settled)
+            self.book.cut(holding, slot.settled)
             self._inner.slide(holding, slot.settled)
             self._park(slot, request)
 
@@ -462,11 +467,8 @@ class SessionAwareCache:
         if holding.kv_committed_len > target:
             self._overshoots += 1
         if target >= holding.cache_protected_len:
-            self._free_tail(holding, min(target, holding.kv_committed_len))
+            self.book.cut(holding, min(target, holding.kv_committed_len))
         return target
-
-    def _free_tail(self, holding: Holding, length: int) -> None:
-        self.book.cut(holding, length)
 
     def _park(self, slot: SessionSlot, request: CacheRequest) -> None:
         holding = slot.save_from_req(request)
@@ -479,9 +481,9 @@ class SessionAwareCache:
         request.holding = slot.turn = None
         slot.loss = slot.loss or Miss.DEMOTED
 
-    def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding, uses: int) -> None:
+    def _give_up(self, key: CacheKey, tokens: TokenArray, holding: Holding, uses: int, *, is_last: bool) -> None:
         if self._publishes:
-            self._inner.absorb(key, holding, tokens, uses)
+            self._inner.absorb(key, holding, tokens, uses, is_last=is_last)
         else:
             self._inner.drop(holding)
 
@@ -495,6 +497,4 @@ class SessionAwareCache:
             self._drafts.keep(request, slot, slot.settled)
 
     def _settled(self, request: CacheRequest) -> int:
-        if request.key.lineage is None:
-            return 0
-        return self._slots[request.key.lineage].settled
+        return 0 if request.key.lineage is None else self._slots[request.key.lineage].settled
