@@ -11,18 +11,24 @@ from tests.support.server import write_tiny_gguf
 
 from sojourn.app.build import Assembly, World, assemble
 from sojourn.app.config import EngineOptions
-from sojourn.app.disk_cache import seconds_per_token, spoken_disk_cache
+from sojourn.app.disk_cache import LISTED_BYTES, disk_memory, seconds_per_token, spoken_disk_cache
+from sojourn.app.memory import WORKSPACE_BYTES
 from sojourn.app.session import start_alone
 from sojourn.app.turn import Turn
-from sojourn.core.errors import ClientError
+from sojourn.cache.tiers_back import FETCHES_MAX
+from sojourn.cache.tiers_fetch import AHEAD_BYTES
+from sojourn.core.errors import ClientError, CorruptionError
 from sojourn.core.ids import SeqId, StepId
 from sojourn.core.step import StepPlan, Work
-from sojourn.disk.files import TEMPORARY
+from sojourn.disk.files import HEADER_BYTES, TEMPORARY
+from sojourn.disk.store import QUEUE_BYTES, DiskStore
 from sojourn.engine.loop import EngineStatistics
 from sojourn.engine.meter import StepMeter
+from sojourn.engine.thread import EngineStoppedError
 from sojourn.models.identity import kv_identity
 from sojourn.models.packed import MatrixKind
 from sojourn.models.progress import SilentProgress
+from sojourn.sessions.slots import SessionAwareCache
 
 OPTIONS = EngineOptions(context=256, threads=1, max_running=2, strict_mem_check=2)
 PROMPT = [5, 6, 7, 8, 9] * 14
@@ -79,6 +85,39 @@ def test_an_engine_serves_without_a_folder_that_it_cannot_use(
         engine.close()
     assert [record.name for record in caplog.records] == ["sojourn.disk"]
     assert "serving goes on without it" in caplog.text
+
+
+def test_an_engine_that_failed_gives_its_folder_back(
+    model: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cache: SessionAwareCache, step: StepId) -> None:
+        raise CorruptionError("page 7")
+
+    engine = assemble(model, replace(OPTIONS, disk_cache=str(tmp_path / "kv")), world, SilentProgress())
+    monkeypatch.setattr(SessionAwareCache, "launch", fail)
+    with pytest.raises(EngineStoppedError):
+        ask(engine)
+    engine.close()
+    store = DiskStore(tmp_path / "kv", 1 << 20, world.clock, pytest.fail)
+    assert store.is_open, "nobody has it"
+    assert store.statistics().num_pages == (0, 0), "what a broken engine has is not kept"
+    store.close()
+
+
+def test_what_the_tier_itself_takes_is_counted_before_anything_is_allocated(
+    model: str, world: World, tmp_path: Path
+) -> None:
+    options = replace(OPTIONS, disk_cache=str(tmp_path / "kv"), disk_cache_bytes=1 << 20)
+    pages = (1000, 3000)
+    least = QUEUE_BYTES + FETCHES_MAX * AHEAD_BYTES
+    assert disk_memory(OPTIONS, pages) == 0
+    assert disk_memory(options, pages) == least + (1 << 20) // (2000 + HEADER_BYTES) * LISTED_BYTES
+    tight = replace(world, free_memory=WORKSPACE_BYTES + (64 << 20))
+    assemble(model, OPTIONS, tight, SilentProgress()).close()
+    with pytest.raises(ClientError) as caught:
+        assemble(model, options, tight, SilentProgress())
+    assert caught.value.code == "memory"
+    assert not (tmp_path / "kv").exists()
 
 
 @pytest.mark.parametrize(

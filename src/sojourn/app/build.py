@@ -12,12 +12,12 @@ from pathlib import Path
 
 from sojourn.api.text.glue import Glue
 from sojourn.app.config import EngineOptions, compute_threads, overlaps
-from sojourn.app.disk_cache import DiskCache, open_disk_cache, seconds_per_token
+from sojourn.app.disk_cache import DiskCache, disk_memory, open_disk_cache, seconds_per_token
 from sojourn.app.door import Door
 from sojourn.app.draft_side import DraftSide, load_draft_model, make_draft_side
-from sojourn.app.memory import Demand, check_fits
+from sojourn.app.memory import WORKSPACE_BYTES, Demand, check_fits
 from sojourn.app.requests import EngineRoom
-from sojourn.app.sizing import EngineSize, bytes_of_pools, choose_size, draft_kv_bytes, kv_bytes
+from sojourn.app.sizing import EngineSize, bytes_of_pools, choose_size, draft_kv_bytes, kv_bytes, page_bytes_of
 from sojourn.app.speculation import speculation
 from sojourn.audit.policy import MemCheck, StrictMemCheck
 from sojourn.backends.native import NativeBackend
@@ -145,12 +145,14 @@ def prepare(model_name: str, options: EngineOptions, world: World, progress: Pro
 
 def _demand(model: LoadedModel, draft: LoadedModel | None, options: EngineOptions) -> Demand:
     config = model.packed.config
+    workspace = WORKSPACE_BYTES + disk_memory(options, page_bytes_of(config, options))
     if draft is None:
-        return Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens))
+        return Demand(model.info.weight_bytes_total, lambda tokens: kv_bytes(config, options, tokens), workspace)
     its = draft.packed.config
     return Demand(
         model.info.weight_bytes_total + draft.info.weight_bytes_total,
         lambda tokens: kv_bytes(config, options, tokens) + draft_kv_bytes(its, options, tokens),
+        workspace,
     )
 
 
@@ -174,8 +176,12 @@ def assemble(model_name: str, options: EngineOptions, world: World, progress: Pr
     door.open()
 
     def save() -> None:
-        if prepared.disk is not None and prepared.disk.store.is_open and thread.fault is None:
-            prepared.disk.save(parts.cache)
+        disk = prepared.disk
+        if disk is None:
+            return
+        if disk.store.is_open and thread.fault is None:
+            disk.save(parts.cache)
+        disk.close()
 
     return Assembly(model, size, prepared.threads, backend, door, room, prepared.draft, save)
 

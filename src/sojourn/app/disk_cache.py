@@ -1,6 +1,6 @@
 """The disk tier as a person chooses it: a folder and a cap, off unless asked for. Makes the parts, saves at the end.
 
-It holds keys and values, from which conversations can be told, so the folder and its files are this user's only.
+It holds keys and values, from which conversations can be told, so a folder that it makes, and all files, are this user's only.
 """
 
 import logging
@@ -12,15 +12,19 @@ from typing import Protocol
 
 from sojourn.app.config import EngineOptions
 from sojourn.app.ending import HANG_S, LOCK_WAIT_S, QUEUE_SHARE, SAVE_S
+from sojourn.cache.tiers_back import FETCHES_MAX
+from sojourn.cache.tiers_fetch import AHEAD_BYTES
 from sojourn.cache.tiers_store import StoreTier
 from sojourn.core.clock import Clock
 from sojourn.core.tier import KvPages
-from sojourn.disk.store import DiskStore
+from sojourn.disk.files import file_bytes
+from sojourn.disk.store import QUEUE_BYTES, DiskStore
 from sojourn.engine.loop import EngineStatistics
 from sojourn.models.identity import kv_identity
 from sojourn.models.packed import PackedModel
 from sojourn.pages.sizing import PoolLayout
 
+LISTED_BYTES = 300  # of memory, for a page file that the store knows
 READ_WAIT_S = 0.02  # that an engine with nothing else to do waits for the disk before it looks for new work
 
 logger = logging.getLogger("sojourn.disk")
@@ -73,6 +77,14 @@ def open_disk_cache(options: EngineOptions, model: PackedModel, kv: KvPages, clo
         identity = kv_identity(model) if store.is_open else b""
         opened.pop_all()
     return DiskCache(store, kv, identity, clock)
+
+
+def disk_memory(options: EngineOptions, page_bytes: tuple[int, ...]) -> int:
+    """Bytes that the tier itself may take: what waits to be written, what is read ahead, and its list of pages."""
+    if options.disk_cache is None:
+        return 0
+    listed = options.disk_cache_bytes // file_bytes(sum(page_bytes) // len(page_bytes)) * LISTED_BYTES
+    return QUEUE_BYTES + FETCHES_MAX * AHEAD_BYTES + listed
 
 
 def seconds_per_token(statistics: EngineStatistics) -> float | None:

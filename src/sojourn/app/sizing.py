@@ -60,7 +60,7 @@ def kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> i
 def bytes_of_pools(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> tuple[int, ...]:
     """As `kv_bytes`, pool by pool."""
     totals = _totals(PoolLayout(options.page_size, config.attention.sliding_window), pool_tokens, options)
-    return tuple(total * size for total, size in zip(totals, _page_bytes(config, options), strict=True))
+    return tuple(total * size for total, size in zip(totals, page_bytes_of(config, options), strict=True))
 
 
 def draft_pages(options: EngineOptions, pool_tokens: int) -> int:
@@ -70,10 +70,11 @@ def draft_pages(options: EngineOptions, pool_tokens: int) -> int:
 
 def draft_kv_bytes(config: ModelConfig, options: EngineOptions, pool_tokens: int) -> int:
     """Bytes of a draft model's pool: its sliding layers, too, keep every token."""
-    return draft_pages(options, pool_tokens) * sum(_page_bytes(config, options))
+    return draft_pages(options, pool_tokens) * sum(page_bytes_of(config, options))
 
 
-def _page_bytes(config: ModelConfig, options: EngineOptions) -> tuple[int, ...]:
+def page_bytes_of(config: ModelConfig, options: EngineOptions) -> tuple[int, ...]:
+    """Of a page of each pool."""
     attention = config.attention
     num_sliding = sum(attention.layer_slides)
     shape = KvShape(
