@@ -39,6 +39,7 @@ SIZE = (
     "--max-running",
     "4",
 )  # too small: KV goes to disk
+POOLS = ("full", "swa")  # in the order of their numbers
 VICTIMS = ("engine", "front", "all")
 CALLERS = 4
 PARTS_MAX = 3  # of one server that are killed: each time its supervisor waits longer
@@ -172,6 +173,7 @@ class Crash:
         """Nothing waits to be written ahead. Then a kill costs a session that holds its KV at most a token of it."""
         nothing = {"sessions": 0, "pages": 0}
         eventually(lambda: server.http.get("/v1/pools").json()["unwritten"] == nothing, "something is not written")
+        self._check_pages(server)
         self._callers.lose_unwritten_kv(server)
 
     def _talk(self, server: Server, count: int) -> None:
@@ -216,6 +218,17 @@ class Crash:
         for pid in (supervisor, *map(int, children)):
             os.kill(pid, signal.SIGKILL)
         server.process.wait(GUARD_S)
+
+    def _check_pages(self, server: Server) -> None:
+        """While nobody talks the tier has the pages that lie in its folder, no more and no fewer."""
+
+        def counted() -> list[int]:
+            return [int(sample(server, "sojourn_kv_pages", tier="disk", pool=pool, state="tree")) for pool in POOLS]
+
+        def lie() -> list[int]:
+            return [len(list(self._kv.glob(f"*.{number}"))) for number in range(len(POOLS))]
+
+        eventually(lambda: lie() == counted(), "the folder has other pages than the tier knows")
 
     def _check_files(self, temporary: Sequence[str]) -> None:
         """Of all that were killed, nothing is left but what they kept."""

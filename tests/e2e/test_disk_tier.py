@@ -3,6 +3,7 @@ pressure, and with the files damaged.
 """
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sojourn.models.store import LoadedModel
 from sojourn.sessions.service import TurnParams
 from tests.e2e.conversations import _exact
 from tests.e2e.engines import Heard, RealEngine, Shape, run_alone
-from tests.support.world import ManualClock, check_all_free, check_identity
+from tests.support.world import check_all_free, check_identity
 
 GUARD_S = 120.0
 PARAMS = TurnParams(SamplingParams(0.8, top_k=40, seed=7, num_logprobs=0), 6, ignore_eos=True)
@@ -34,7 +35,7 @@ class Folder:
 
     def open(self, shape: Shape) -> RealEngine:
         self.close()
-        self.store = DiskStore(self.path, 1 << 32, ManualClock(), self.warnings.append)
+        self.store = DiskStore(self.path, 1 << 32, time.monotonic, self.warnings.append)
         self.engine = RealEngine(self.model, shape, pages=self.store)
         return self.engine
 
@@ -94,6 +95,9 @@ def test_a_conversation_continues_on_its_files_after_a_restart(folder: Folder, p
     assert heard.end is not None
     assert heard.end.usage.cached_tokens >= len(saved) - 1
     assert heard.end.usage.cached_source == "disk"
+    seconds = told(again).store.seconds_per_byte
+    assert seconds is not None
+    assert seconds > 0
     again.service.close("talk")
     check_all_free(again.cache)
 
