@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         "the window slides behind the running turn's start",
         "sessions/slots.py",
-        "holding_of(request), length, self._settled(request), self._make_room):\n",
-        "holding_of(request), length, 0, self._make_room):\n",
+        "holding_of(request), length, self._settled(request), self._make_room)\n",
+        "holding_of(request), length, 0, self._make_room)\n",
     ),
     Mutant(
         "the window slides one page too far",

@@ -56,6 +56,7 @@ class Recorder:
         self, store: SessionStore, clock: Clock, *, logs_tokens: bool = False, bytes_max: int | None = None
     ) -> None:
         self._store = store
+        self._keeps = not isinstance(store, NoStore)
         self._clock = clock
         self._logs_tokens = logs_tokens
         self._shelf = Shelf(bytes_max)
@@ -97,7 +98,7 @@ class Recorder:
 
     def wake_in(self) -> float | None:
         """Seconds until `flush` has to tell the store of the time; None: it keeps no session."""
-        if len(self._shelf) == 0 or isinstance(self._store, NoStore):
+        if len(self._shelf) == 0 or not self._keeps:
             return None
         return max(0.0, self._clock_at - self._clock())
 
@@ -156,6 +157,9 @@ class Recorder:
 
     def flush(self) -> None:
         """What was noted stands. StoreError: no turn that ended stands, and their ends are forgotten here."""
+        if not self._keeps:
+            self._pending.clear()
+            return
         if not self._has_to_flush():
             return
         try:
@@ -179,7 +183,7 @@ class Recorder:
 
     def statistics(self) -> KeptStatistics | None:
         """None: nothing is kept."""
-        if isinstance(self._store, NoStore):
+        if not self._keeps:
             return None
         shelf, seconds = self._shelf, self._seconds.histogram()
         return KeptStatistics(len(shelf), shelf.num_bytes, shelf.bytes_max, self._num_failed, seconds)

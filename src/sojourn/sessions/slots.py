@@ -120,10 +120,10 @@ class SessionAwareCache:
         return self._inner.could_admit(request, length, prefix, self._demotable(terms, rank, None), terms)
 
     def grow(self, request: CacheRequest, length: int) -> bool:
-        if not grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room):
-            return False
-        self._drafts.grow(request, length)
-        return True
+        grown = grow_kv_cache(self._inner, holding_of(request), length, self._settled(request), self._make_room)
+        if grown and request.draft is not None:
+            self._drafts.grow(request, length)
+        return grown
 
     def commit(self, request: CacheRequest, length: int) -> None:
         self._inner.commit(request, length)
@@ -132,7 +132,7 @@ class SessionAwareCache:
         self._drafts.commit(request, length)
 
     def take_edits(self, request: CacheRequest) -> tuple[TableEdit, ...]:
-        return self._inner.take_edits(request) + self._drafts.take_edits(request)
+        return self._inner.take_edits(request) + (() if request.draft is None else self._drafts.take_edits(request))
 
     def cache_unfinished_req(self, request: CacheRequest) -> None:
         """Only a first turn publishes before its end: a later one could not be cut back below what it published."""
