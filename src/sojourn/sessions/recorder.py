@@ -59,6 +59,7 @@ class Recorder:
         self._keeps = not isinstance(store, NoStore)
         self._clock = clock
         self._logs_tokens = logs_tokens
+        self.is_bounded = bytes_max is not None  # there may be a surplus
         self._shelf = Shelf(bytes_max)
         self._pending: list[StoreEvent] = []
         self._failure: StoreError | None = None  # of the last commit

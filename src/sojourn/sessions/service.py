@@ -433,11 +433,14 @@ class SessionService:
     def _expire(self) -> None:
         """Close those whose time is up, and those that the others need the room of."""
         due = self._deadlines.take_due(self._clock()) if self._deadlines.first() is not None else []
-        surplus = self._recorder.surplus(lambda name: self._sessions[name].state is SessionState.IDLE)
+        surplus = self._recorder.surplus(self._is_idle) if self._recorder.is_bounded else []
         for session_id in dict.fromkeys([*due, *surplus]):
             session = self._sessions[session_id]
             self._move(session, TurnEvent.EXPIRE)
             self._outbox.append(self._closed(session, self._why_due(session) if session_id in due else "bytes"))
+
+    def _is_idle(self, session_id: str) -> bool:
+        return self._sessions[session_id].state is SessionState.IDLE
 
     def _why_due(self, session: Session) -> str:
         own, most = session.idle_timeout_s, self._config.idle_max_s
