@@ -8,8 +8,9 @@ import pytest
 from sojourn.cache import tiers_back, tiers_fetch
 from sojourn.cache.protocol import CacheRequest, Terms
 from sojourn.cache.tiers_back import PATIENCE_S, SLOW_S
+from sojourn.cache.tiers_fetch import Fetch
 from tests.cache.test_tiers import NEVER, config, history_on, history_on_named, resume, save, told, world_on
-from tests.support.fake_store import FakeStore, Odds
+from tests.support.fake_store import FakeReading, FakeStore, Odds
 from tests.support.session_world import SessionWorld
 
 
@@ -206,3 +207,33 @@ def test_what_the_pool_had_is_not_said_to_be_read() -> None:
     assert end.usage.cached_tokens >= len(history) - 1
     assert end.usage.read_tokens == end.usage.cached_tokens - 16
     after.close_all()
+
+
+def test_a_fetch_that_finds_its_room_taken_waits_and_then_has_another_try() -> None:
+    store = FakeStore()
+    before = world_on(store, config())
+    history = history_on(before, [2, 3, 4] * 12)
+    save(before)
+    after = world_on(store, config(pages=16))
+    store.odds = Odds(calls_max=NEVER)
+    cold = asking(after, history)
+    patient = Terms(spare=cold.num_tokens, others=1, yields=True)
+    assert after.slots.is_fetching(cold, patient)
+    hot = after.service.open("hot")
+    for _ in range(2):
+        after.run_turn(hot, [7] * 20, 4)
+    kept = after.slots.session_held_tokens()
+    assert isinstance(cold.fetch, Fetch)
+    for piece in cold.fetch.pieces:
+        assert isinstance(piece.full, FakeReading)
+        piece.full.calls = 0
+    assert after.slots.is_fetching(cold, None)
+    assert after.slots.session_held_tokens() == kept, "it yields"
+    after.clock.now += 1.1 * PATIENCE_S
+    assert not after.slots.is_fetching(cold, patient)
+    assert not cold.is_fetched
+    assert (told(after).slow, told(after).lost) == (0, 0)
+    store.odds = Odds()
+    assert not after.slots.is_fetching(cold, replace(patient, yields=False))
+    assert (told(after).fetches, after.slots.session_held_tokens()) == (2, 0)
+    assert after.slots.match_prefix(cold.key, cold.reusable).prefix_len >= (len(history) - 1) // 4 * 4

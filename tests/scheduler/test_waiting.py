@@ -45,6 +45,16 @@ def test_without_pages_the_first_in_line_waits_for_them() -> None:
     world.run()
 
 
+def test_who_has_fetched_waits_for_something_else() -> None:
+    world = World(WorldConfig())
+    world.submit([1] * 20, 5)
+    (request,) = world.scheduler.alive()
+    request.cached.waits_for_tier = True
+    assert reasons(world) == {"fetching": 1}
+    request.cached.fetch, request.cached.waits_for_tier = object(), False
+    assert reasons(world) == {"in_line": 1}
+
+
 def test_sessions_that_end_with_their_turn_are_counted() -> None:
     world = SessionWorld(WorldConfig())
     name = world.service.open()
