@@ -9,7 +9,8 @@ from tests.support.session_world import SessionWorld
 from tests.support.world import WorldConfig
 
 from sojourn.api import wire_kv
-from sojourn.api.kv import FOREIGN, NO_TIER, UNFIT, keep, put
+from sojourn.api.copies import token_bytes
+from sojourn.api.kv import CHANGED, FOREIGN, NO_TIER, UNFIT, keep, put
 from sojourn.core.errors import ClientError
 from sojourn.core.step import MODEL_POOLS
 
@@ -30,7 +31,8 @@ def left(store: FakeStore, window: int = 0) -> tuple[SessionWorld, wire_kv.PutKv
         for index, name in enumerate(names)
         if pool == 0 or index >= kept.windows_from
     ]
-    return world, wire_kv.PutKv("talk", "b", kept.kv_format, len(kept.full), kept.tail_len, pages)
+    history = wire_kv.digest(token_bytes(world.service.copy("talk").tokens[: 4 * len(kept.full) + kept.tail_len]))
+    return world, wire_kv.PutKv("talk", "b", kept.kv_format, len(kept.full), kept.tail_len, history, pages)
 
 
 @pytest.mark.parametrize("window", [0, 9])
@@ -58,6 +60,7 @@ def test_pages_are_named_for_whoever_brings_them(window: int) -> None:
         ({"num_pages": 12}, UNFIT),
         ({"tail_len": 2}, UNFIT),
         ({"tail_len": 4}, UNFIT),
+        ({"history": wire_kv.digest(b"")}, CHANGED),
         ({"pages": [wire_kv.KvPage(0, 0, b"short")]}, UNFIT),
         ({"pages": [wire_kv.KvPage(1, 0, b"")]}, UNFIT),
         ({"pages": [wire_kv.KvPage(0, 99, b"")]}, UNFIT),
@@ -72,6 +75,20 @@ def test_what_does_not_fit_is_refused_whole(changed: dict[str, object], refusal:
     wrong = msgspec.structs.replace(command, **changed)
     assert put(other.service, other.slots, "talk", wrong) == wire_kv.KvTaken(0, refusal)
     assert not store.pages
+
+
+def test_a_name_that_was_closed_and_opened_over_another_history_takes_no_kv_of_the_first() -> None:
+    world, command = left(FakeStore())
+    store = FakeStore()
+    other = SessionWorld(SHAPE, pages=store)
+    other.service.take_in(world.service.copy("talk"))
+    first = msgspec.structs.replace(command, pages=command.pages[-1:])
+    assert put(other.service, other.slots, "talk", first).refusal is None
+    other.service.close("talk")
+    other.service.open("talk", namespace="a")
+    other.run_turn("talk", [3, 2, 1] * 14, 3)
+    assert put(other.service, other.slots, "talk", command) == wire_kv.KvTaken(0, CHANGED)
+    assert len(store.pages) == 1
 
 
 def test_what_the_store_does_not_take_now_is_offered_again() -> None:
@@ -95,6 +112,6 @@ def test_without_a_tier_nothing_leaves_and_nothing_comes_in() -> None:
     with pytest.raises(ClientError) as caught:
         keep(world.service, world.slots, "talk", wire_kv.KeepKv("talk", "", 5))
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "kv", "no_disk_cache")
-    assert put(world.service, world.slots, "talk", wire_kv.PutKv("talk", "", b"", 0, 0, [])) == wire_kv.KvTaken(
+    assert put(world.service, world.slots, "talk", wire_kv.PutKv("talk", "", b"", 0, 0, b"", [])) == wire_kv.KvTaken(
         0, NO_TIER
     )

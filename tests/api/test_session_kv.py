@@ -50,8 +50,9 @@ def page_files(folder: Path) -> list[str]:
 
 
 def header_of(data: bytes) -> KvHeader:
-    section = archive.split(data)[archive_kv.TAG]
-    return archive_kv.read_header(section[: archive_kv.HEADER_BYTES_MAX], len(section))
+    sections = archive.split(data)
+    section, num_tokens = sections[archive_kv.TAG], len(sections[b"TOKN"]) // 4
+    return archive_kv.read_header(section[: archive_kv.HEADER_BYTES_MAX], len(section), num_tokens)
 
 
 @pytest.mark.parametrize(("architecture", "page_size"), [("llama", 16), ("gemma3", 4)])  # a window of 8 tokens
@@ -164,7 +165,7 @@ def forged(data: bytes) -> list[bytes]:
     """Sums of the whole file that are right, over what is not: a page, the header, the order of sections."""
     sections = archive.split(data)
     section = sections[archive_kv.TAG]
-    page = frames(header_of(data))[-1].at + FRAME_BYTES
+    page = list(frames(header_of(data)))[-1].at + FRAME_BYTES
     changed = section[:page] + bytes([section[page] ^ 1]) + section[page + 1 :]
     first = {archive_kv.TAG: section, **{tag: body for tag, body in sections.items() if tag != archive_kv.TAG}}
     return [

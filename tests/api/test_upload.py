@@ -30,7 +30,7 @@ SETTINGS = FrontSettings("", import_bytes_max=32 << 20, import_kv=True)
 MODEL = archive.ArchivedModel(CARD.name, CARD.fingerprint)
 
 
-def history(tokens: int = 40) -> StoredSession:
+def history(tokens: int = 200) -> StoredSession:
     turns = (TurnRecord(0, 0, 2, tokens, b"", "stop"),)
     return StoredSession("a", "", True, None, 0.0, 0, 1, turns, np.arange(tokens, dtype=np.int32) % 99)
 

@@ -22,15 +22,16 @@ def test_frames_lie_end_to_end_and_fill_the_section(header: KvHeader) -> None:
         assert one.at == len(data)
         data += frame(bytes([number]) * one.size, one.size)
     assert len(data) == length_of(header)
-    assert read_header(bytes(data[: archive_kv.HEADER_BYTES_MAX]), len(data)) == header
+    assert read_header(bytes(data[: archive_kv.HEADER_BYTES_MAX]), len(data), header.pages) == header
+    assert list(frames(header, from_end=True)) == list(frames(header))[::-1]
     for number, one in enumerate(frames(header)):
         end = one.at + archive_kv.FRAME_BYTES + one.size
         assert payload_of(bytes(data[one.at : end])) == bytes([number]) * one.size
     for length in range(len(opening(header))):
         with pytest.raises(ClientError):
-            read_header(bytes(data[:length]), len(data))
+            read_header(bytes(data[:length]), len(data), 99)
     with pytest.raises(ClientError, match="length"):
-        read_header(bytes(data), len(data) + 1)
+        read_header(bytes(data), len(data) + 1, 99)
 
 
 def test_full_pages_come_first_then_windows_then_the_tail() -> None:
@@ -73,8 +74,14 @@ def test_a_header_that_cannot_be_is_refused(changed: dict[str, object]) -> None:
     data = msgspec.json.encode(told)
     start = len(data).to_bytes(4, "little") + data
     with pytest.raises(ClientError) as caught:
-        read_header(start, length_of(HEADERS[0]) - len(opening(HEADERS[0])) + len(start))
+        read_header(start, length_of(HEADERS[0]) - len(opening(HEADERS[0])) + len(start), 99)
     assert (caught.value.param, caught.value.code) == ("file", "invalid_file")
+
+
+def test_there_cannot_be_more_pages_than_tokens() -> None:
+    header = KvHeader("ab" * 24, [0], 1_000_000, 0, 0)
+    with pytest.raises(ClientError, match="more pages than the history has tokens"):
+        read_header(opening(header), length_of(header), 999_999)
 
 
 def test_a_reader_of_the_history_passes_over_it() -> None:

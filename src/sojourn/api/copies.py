@@ -3,6 +3,7 @@
 import numpy as np
 
 from sojourn.api import wire
+from sojourn.core.step import TokenArray
 from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.store import KilledTurn, StoredSession
 
@@ -10,9 +11,14 @@ _TOKEN = np.dtype("<i4")
 TOKEN_BYTES = _TOKEN.itemsize
 
 
+def token_bytes(tokens: TokenArray) -> bytes:
+    """As they go over the wire: 32 bits each, little endian."""
+    return np.ascontiguousarray(tokens, _TOKEN).tobytes()
+
+
 def told(stored: StoredSession, cache_salt: str) -> wire.SessionCopy:
     return wire.SessionCopy(
-        token_ids=np.ascontiguousarray(stored.tokens, _TOKEN).tobytes(),
+        token_ids=token_bytes(stored.tokens),
         turns=[wire.KeptTurn(t.turn, t.start, t.output_start, t.end, t.reason, t.note) for t in stored.turns],
         epoch=stored.epoch,
         next_turn=stored.next_turn,

@@ -6,6 +6,7 @@ Runs on the engine's thread, a little at a time: the front asks again. Knows no 
 from typing import Protocol
 
 from sojourn.api import wire_kv
+from sojourn.api.copies import token_bytes
 from sojourn.cache.protocol import CacheKey, InnerCache
 from sojourn.core.errors import ClientError
 from sojourn.core.step import MODEL_POOLS, TokenArray
@@ -15,6 +16,7 @@ from sojourn.sessions.service import SessionService
 NO_TIER = "this server keeps no KV in files: --disk-cache gives it a folder for them"
 FOREIGN = "its KV is of other weights, of another type or page size, or of another kind of machine"
 UNFIT = "its KV is not of its history"
+CHANGED = "its session has another history by now"
 
 
 class Cache(Protocol):
@@ -53,6 +55,11 @@ def put(service: SessionService, cache: Cache, name: str, command: wire_kv.PutKv
         return wire_kv.KvTaken(0, FOREIGN)
     if not _fits(names, stored.tokens, command):
         return wire_kv.KvTaken(0, UNFIT)
+    computed = stored.tokens[: command.num_pages * names.page_size + command.tail_len]
+    if (
+        wire_kv.digest(token_bytes(computed)) != command.history
+    ):  # closed and opened again, or rewound, since it was taken in
+        return wire_kv.KvTaken(0, CHANGED)
     for count, page in enumerate(command.pages):
         own = names.tail if page.index == command.num_pages else names.full[page.index]
         if own is not None and not cache.inner.take_copy(MODEL_POOLS[page.pool], own, page.data):

@@ -1,5 +1,7 @@
 """What goes over the wire for KV that leaves with a session's file, or comes with one. As `wire`, which has all the rest."""
 
+import hashlib
+
 from sojourn.api.wire_base import Body, Message
 
 
@@ -34,13 +36,14 @@ class KvPage(Body, frozen=True):
 
 class PutKv(Message, frozen=True):
     """Have the disk tier keep pages of KV that came with a session's history: of `num_pages` whole ones, and of the
-    `tail_len` tokens behind them."""
+    `tail_len` tokens behind them. `history`: `digest` of the tokens that they were computed for."""
 
     session_id: str
     namespace: str
     kv_format: bytes
     num_pages: int
     tail_len: int
+    history: bytes
     pages: list[KvPage]
 
 
@@ -49,3 +52,8 @@ class KvTaken(Body, frozen=True):
 
     count: int
     refusal: str | None
+
+
+def digest(token_ids: bytes) -> bytes:
+    """SHA-256 of tokens, 32 bits each, little endian."""
+    return hashlib.sha256(token_ids).digest()

@@ -13,6 +13,7 @@ format says of which model and in which form they are; those of another are of n
 import hashlib
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -62,8 +63,9 @@ def length_of(header: KvHeader) -> int:
     )
 
 
-def read_header(start: bytes, length: int) -> KvHeader:
-    """From the first `HEADER_BYTES_MAX` bytes of a section of that length. ClientError for one that cannot be."""
+def read_header(start: bytes, length: int, num_tokens: int) -> KvHeader:
+    """From the first `HEADER_BYTES_MAX` bytes of a section of that length, beside a history of so many tokens. ClientError for
+    one that cannot be."""
     if len(start) < _LENGTH.size:
         raise _refusal("it is cut")
     (size,) = _LENGTH.unpack_from(start)
@@ -76,6 +78,8 @@ def read_header(start: bytes, length: int) -> KvHeader:
     numbers = (*header.page_bytes, header.pages, header.windows_from, header.tail_tokens)
     if not 1 <= len(header.page_bytes) <= 2 or not all(0 <= number < _INT for number in numbers):
         raise _refusal("a number in it is out of range")
+    if header.pages > num_tokens:
+        raise _refusal("it has more pages than the history has tokens")
     if not _FORMAT.fullmatch(header.kv_format):
         raise _refusal("its format has no name")
     if header.windows_from > header.pages or opening(header) != start[: _LENGTH.size + size]:
@@ -85,17 +89,18 @@ def read_header(start: bytes, length: int) -> KvHeader:
     return header
 
 
-def frames(header: KvHeader) -> list[Frame]:
-    """In the order of the file."""
-    found: list[Frame] = []
-    at = len(opening(header))
-    has_tail = header.tail_tokens > 0
-    places = [(pool, index) for pool, first in _firsts(header) for index in range(first, header.pages)]
-    places += [(pool, header.pages) for pool in range(len(header.page_bytes) if has_tail else 0)]
-    for pool, index in places:
-        found.append(Frame(pool, index, at, header.page_bytes[pool]))
-        at += FRAME_BYTES + header.page_bytes[pool]
-    return found
+def frames(header: KvHeader, *, from_end: bool = False) -> Iterator[Frame]:
+    """In the order of the file, or from its end."""
+    pages, has_tail = header.pages, header.tail_tokens > 0
+    runs = [(pool, range(first, pages)) for pool, first in _firsts(header)]
+    runs += [(pool, range(pages, pages + has_tail)) for pool in range(len(header.page_bytes))]
+    at = length_of(header) if from_end else len(opening(header))
+    for pool, indices in reversed(runs) if from_end else runs:
+        size = header.page_bytes[pool]
+        for index in reversed(indices) if from_end else indices:
+            at -= (FRAME_BYTES + size) * from_end
+            yield Frame(pool, index, at, size)
+            at += (FRAME_BYTES + size) * (not from_end)
 
 
 def frame(payload: bytes | bytearray | None, size: int) -> bytes:

@@ -8,7 +8,10 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 
+import msgspec
+
 from sojourn.api import wire_kv
+from sojourn.api.copies import TOKEN_BYTES
 from sojourn.api.front import Front
 from sojourn.api.sessions.schemas import ImportedKvObject
 from sojourn.api.sessions.upload import Arrived, Upload
@@ -29,17 +32,25 @@ async def take_kv(front: Front, upload: Upload, arrived: Arrived, name: str, nam
         return None
     if not front.settings.import_kv:
         return ImportedKvObject(tokens=0, left_out=NOT_ALLOWED)
+    size = front.text.card.page_size
+    computed = (header.pages * size + header.tail_tokens) * TOKEN_BYTES
+    history = wire_kv.digest(arrived.copy.token_ids[:computed])
     gone = header.pages
     for batch in _batches(header):
         pages = await asyncio.to_thread(partial(_pages, upload, arrived.kv_at, batch))
-        refusal = await _put(front, name, namespace, header, pages)
+        command = wire_kv.PutKv(
+            name, namespace, bytes.fromhex(header.kv_format), header.pages, header.tail_tokens, history, pages
+        )
+        refusal = await _put(front, command)
         if refusal is not None:
             return ImportedKvObject(tokens=0, left_out=refusal)
         here = {(page.pool, page.index) for page in pages}
         gone = min([gone, *(frame.index for frame in batch if (frame.pool, frame.index) not in here)])
-    size = front.text.card.page_size
     if gone < header.pages:
-        return ImportedKvObject(tokens=gone * size, left_out="the file does not have the rest")
+        has_windows = (
+            len(header.page_bytes) > 1
+        )  # those that are there are of the end, where nobody can go on without the rest
+        return ImportedKvObject(tokens=0 if has_windows else gone * size, left_out="the file does not have the rest")
     return ImportedKvObject(tokens=header.pages * size + header.tail_tokens, left_out=None)
 
 
@@ -47,7 +58,7 @@ def _batches(header: KvHeader) -> Iterator[list[Frame]]:
     """From the last page to the first: what the tier was given last it gives up last."""
     batch: list[Frame] = []
     size = 0
-    for frame in reversed(archive_kv.frames(header)):
+    for frame in archive_kv.frames(header, from_end=True):
         if batch and size + frame.size > BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -67,17 +78,14 @@ def _pages(upload: Upload, at: int, batch: list[Frame]) -> list[wire_kv.KvPage]:
     ]
 
 
-async def _put(front: Front, name: str, namespace: str, header: KvHeader, pages: list[wire_kv.KvPage]) -> str | None:
-    """Until all are taken. Why not, if they are not."""
+async def _put(front: Front, command: wire_kv.PutKv) -> str | None:
+    """Until all its pages are taken. Why not, if they are not."""
     clock, since = front.world.clock, front.world.clock()
-    while pages:
-        command = wire_kv.PutKv(
-            name, namespace, bytes.fromhex(header.kv_format), header.pages, header.tail_tokens, pages
-        )
+    while command.pages:
         taken = await front.link.ask(command, wire_kv.KvTaken)
         if taken.refusal is not None:
             return taken.refusal
-        pages = pages[taken.count :]
+        command = msgspec.structs.replace(command, pages=command.pages[taken.count :])
         if taken.count:
             since = clock()
         elif clock() - since > PATIENCE_S:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from sojourn.api import wire
+from sojourn.api.copies import TOKEN_BYTES
 from sojourn.api.engine_link import OverloadedError
 from sojourn.api.errors import LimitError, TooLargeError
 from sojourn.api.sessions import files
@@ -96,7 +97,8 @@ class Upload:
         copy = files.from_sections(sections, card)
         if kv is None:
             return Arrived(copy)
-        header = archive_kv.read_header(self.part(kv[0], min(kv[1], archive_kv.HEADER_BYTES_MAX)), kv[1])
+        start = self.part(kv[0], min(kv[1], archive_kv.HEADER_BYTES_MAX))
+        header = archive_kv.read_header(start, kv[1], len(copy.token_ids) // TOKEN_BYTES)
         if self._kept == self._length:  # else nobody will look at it
             for frame in archive_kv.frames(header):
                 archive_kv.payload_of(self.frame(kv[0], frame))
