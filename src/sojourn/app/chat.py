@@ -87,10 +87,13 @@ def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
     console.print(engine.description, style="bold")
     tell_about(engine, console)
     console.print("Ctrl-C stops an answer; Ctrl-D leaves.", style="dim")
-    while (message := _prompt(console)) is not None:
-        if not message.strip():
-            continue
-        try:
+    while True:
+        try:  # around all of it: a Ctrl-C may come just when a line was taken
+            message = _prompt(console)
+            if message is None:
+                return
+            if not message.strip():
+                continue
             turn = chat.start(message)
             stream(turn, console)
             console.print(summary(turn), style="dim")
