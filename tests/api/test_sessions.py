@@ -121,10 +121,13 @@ def test_stop_strings_end_a_turn_and_are_not_shown(server: Server) -> None:
     whole = turn(server, open_session(server), text="Stop?", max_tokens=40)
     text = whole["text"]
     stop = next(text[at : at + 2] for at in range(8, len(text)) if text.find(text[at : at + 2]) == at)
-    answer = turn(server, open_session(server), text="Stop?", max_tokens=40, stop=stop)
+    session = open_session(server)
+    answer = turn(server, session, text="Stop?", turn=0, max_tokens=40, stop=stop)
     assert answer["finish_reason"] == "stop"
     assert answer["stop"] == stop
     assert answer["text"] == text[: text.find(stop)]
+    again = turn(server, session, text="Stop?", turn=0, max_tokens=40, stop=stop)
+    assert (again["replayed"], again["stop"], again["text"]) == (True, stop, answer["text"])
 
 
 # -- prefill ahead
@@ -165,6 +168,7 @@ def test_a_repeated_turn_is_told_again_and_not_run_again(server: Server) -> None
     again = turn(server, session, text="Once", turn=0, max_tokens=6)
     assert again["replayed"] is True
     assert (again["token_ids"], again["text"]) == (first["token_ids"], first["text"])
+    assert (first["finish_reason"], first["stop"], again["stop"]) == ("length", None, None)
     assert server.http.get(f"/v1/sessions/{session}").json()["turns"] == 1
     assert refused(server, session, 409, text="Other", turn=0, max_tokens=6)["code"] == "turn_conflict"
     assert refused(server, session, 409, text="Later", turn=2, max_tokens=6)["code"] == "turn_out_of_order"

@@ -3,12 +3,13 @@
 import json
 import logging
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from tests.support.server import serving
 
-from sojourn.app.logs import JsonFormatter, log_progress
+from sojourn.app.logs import TEXT, JsonFormatter, log_progress
 
 
 def entry_of(message: str, **attributes: object) -> dict[str, object]:
@@ -25,6 +26,13 @@ def test_a_record_is_an_object_in_a_line() -> None:
     base = {"time": "1970-01-01T00:00:01.500+00:00", "level": "info", "logger": "sojourn.turn"}
     assert entry_of("two\nlines") == base | {"message": "two\nlines"}
     assert entry_of("a=1", fields={"a": 1, "b": None}) == base | {"a": 1, "b": None}
+
+
+def test_a_line_of_text_begins_with_its_time() -> None:
+    line = TEXT.format(logging.makeLogRecord({"msg": "gone", "name": "sojourn.turn", "levelname": "ERROR"}))
+    told, rest = line.split(" ", 1)
+    assert rest == "ERROR sojourn.turn: gone"
+    assert datetime.fromisoformat(told).tzinfo is not None
 
 
 def test_an_exception_is_told() -> None:

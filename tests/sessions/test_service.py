@@ -199,6 +199,18 @@ def test_a_close_during_a_turn_waits_for_its_end(cache: str, page_size: int, win
     world.close_all()
 
 
+def test_a_session_from_elsewhere_has_the_timeout_of_this_service_or_its_own() -> None:
+    away = SessionWorld(WorldConfig())
+    away.service.open("plain")
+    away.service.open("patient", idle_timeout_s=30.0)
+    world = SessionWorld(WorldConfig(), idle_timeout_s=10.0)
+    for name in ("plain", "patient"):
+        world.service.take_in(away.service.copy(name))
+    world.clock.now += 10.0
+    world.step()
+    assert world.service.session_ids() == ("patient",)
+
+
 def test_timeouts_count_from_the_end_of_the_last_turn() -> None:
     world = SessionWorld(WorldConfig(), idle_timeout_s=10.0)
     busy, idle = world.service.open("busy"), world.service.open("idle")

@@ -311,7 +311,7 @@ class EngineDesk:
         """The service's name of a session to be opened. Refused if it is open, or as many are as may be."""
         name = name_of(session_id, namespace)
         if name in self._sessions:
-            raise ConflictError(f"session {session_id} is open already", param="session_id")
+            raise ConflictError(f"session {session_id} is open already", param="session_id", code="session_exists")
         self._check_room(namespace, elsewhere)
         return name
 

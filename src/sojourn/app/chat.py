@@ -103,6 +103,8 @@ def chat_at_terminal(engine: Engine, chat: Chat, console: Console) -> None:
             raise
         except SojournError as error:
             console.print(str(error), style="red")
+            if isinstance(error, ClientError) and error.code == "context_length_exceeded":
+                console.print("The conversation has no room left. Leave with Ctrl-D, and start another.", style="dim")
 
 
 def _prompt(console: Console) -> str | None:

@@ -14,6 +14,9 @@ from sojourn.app.terminal import PlainProgress
 from sojourn.models.progress import Progress
 
 
+TEXT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+
+
 class JsonFormatter(logging.Formatter):
     """`time` (UTC), `level`, `logger`, and the record's fields, or its `message` where it has none."""
 
@@ -33,8 +36,7 @@ class JsonFormatter(logging.Formatter):
 def configure(log_format: LogFormat) -> None:
     """Of this process: INFO and above, to stderr."""
     handler = logging.StreamHandler()
-    text = logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TEXT)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from sojourn.app.ending import KILL_AFTER_S
 from sojourn.app.processes import EXIT_OPTIONS
 from sojourn.app.ready import ReadyPipe
+from sojourn.core.errors import ClientError
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
@@ -128,7 +129,7 @@ class Supervisor:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket that fronts accept on. Raises OSError with host and port."""
+    """The socket that fronts accept on. ClientError, with host and port, where there can be none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,7 +137,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ClientError(f"cannot listen on {host}:{port}: {error.strerror}", param="port") from error
     listener.listen(1024)
     listener.set_inheritable(True)
     return listener

@@ -5,6 +5,7 @@ the engine runs like any other. Knows tokens and turns; of pages only how many a
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sojourn.cache.protocol import CacheKey
 from sojourn.core.bounds import check_range
@@ -139,7 +140,8 @@ class SessionService:
         return self._get(session_id).stored(0.0)
 
     def take_in(self, stored: StoredSession) -> None:
-        """Open a session that was kept elsewhere. ClientError, and nothing done, for one that cannot be."""
+        """Open a session that was kept elsewhere; without a timeout of its own it has the service's. ClientError, and nothing
+        done, for one that cannot be."""
         complaint = complaint_of(stored.tokens, stored.turns, stored.next_turn, self._config.vocab_size)
         if complaint is not None:
             raise ClientError(f"this is no session's history: {complaint}", param="file")
@@ -148,6 +150,8 @@ class SessionService:
         if num_tokens > longest:
             raise ClientError(f"the session has {num_tokens:,} tokens; the context is {longest:,}", param="file")
         self._check_bound(num_tokens, "file")
+        if stored.idle_timeout_s is None:
+            stored = replace(stored, idle_timeout_s=self._config.idle_timeout_s)
         self._add(Session.of(stored))
 
     def restore(self) -> int:
@@ -310,7 +314,9 @@ class SessionService:
     def _add(self, session: Session, origin: Miss = Miss.RESTORED) -> None:
         """A session that was not there before; refused, or kept and open."""
         if session.session_id in self._sessions:
-            raise ConflictError(f"session {session.session_id} is open already", param="session_id")
+            raise ConflictError(
+                f"session {session.session_id} is open already", param="session_id", code="session_exists"
+            )
         self._recorder.added(session)
         self._admit(session, origin)
 

@@ -39,7 +39,9 @@ class NativeDesk:
         with self._opening_of(session_id, namespace):
             if streaming:
                 if self.trees.find(session_id, namespace) is not None:
-                    raise ConflictError(f"session {session_id} is open already", param="session_id")
+                    raise ConflictError(
+                        f"session {session_id} is open already", param="session_id", code="session_exists"
+                    )
                 command = wire.OpenSession(session_id, namespace, timeout_s, elsewhere=self._elsewhere(namespace))
                 await self.front.link.ask(command, wire.SessionInfo)
                 return

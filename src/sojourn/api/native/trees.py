@@ -210,7 +210,7 @@ class TreeSessions:
         self._expire()
         key = namespace, session_id
         if key in self._trees:
-            raise ConflictError(f"session {session_id} is open already", param="session_id")
+            raise ConflictError(f"session {session_id} is open already", param="session_id", code="session_exists")
         self._trees[key] = TreeSession(session_id, namespace, timeout_s, self.stock)
         self._used_at[key] = self._clock()
 

@@ -140,6 +140,17 @@ def text_of(output_ids: Sequence[int], note: Note, tokenizer: Tokenizer) -> str:
     return stream.feed(output_ids) + stream.flush()
 
 
+def stop_of(reason: str, output_ids: Sequence[int], note: Note, tokenizer: Tokenizer) -> str | int | None:
+    """What ended the turn that said these tokens: a stop string, or the id of its last token. None: nothing of the kind."""
+    if reason != "stop":
+        return None
+    stream = TextStream(tokenizer, note.stops, skip_special=note.skip_special)
+    stream.feed(output_ids)
+    if stream.match is not None:
+        return stream.match.stop
+    return output_ids[-1] if output_ids else None
+
+
 def _content(message: Message) -> str:
     return str(message.get("content", ""))
 

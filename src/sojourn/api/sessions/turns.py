@@ -22,7 +22,7 @@ from sojourn.api.input_field import input_named
 from sojourn.api.off_loop import off_loop
 from sojourn.api.options import TurnOptions
 from sojourn.api.schemas import Usage
-from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, text_of
+from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, stop_of, text_of
 from sojourn.api.sessions.schemas import (
     AppendBody,
     CacheReport,
@@ -88,7 +88,7 @@ class SessionDesk:
             text=text_of(output, note, text.tokenizer),
             token_ids=output,
             finish_reason=turn.reason,
-            stop=None,
+            stop=stop_of(turn.reason, output, note, text.tokenizer),
             kept_tokens=len(output),
             usage=Usage(
                 prompt_tokens=turn.output_start,
