@@ -13,7 +13,6 @@ from sojourn.app.processes import LogFormat
 from sojourn.app.terminal import PlainProgress
 from sojourn.models.progress import Progress
 
-
 TEXT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S%z")
 
 
