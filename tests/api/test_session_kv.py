@@ -1,8 +1,10 @@
 """A session's file with its KV: another server goes on where the first one was, or computes, and says why."""
 
 import hashlib
+import socket
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.api.conftest import quiet
 from tests.api.test_durable_sessions import kept_in, taken_in
@@ -210,3 +212,22 @@ def test_a_page_that_is_gone_leaves_a_gap_and_a_whole_file(models: Path, tmp_pat
             assert client.import_session(data).imported_kv == ImportedKv(0, "the file does not have the rest")
         assert header.pages > 0
         quiet(server)
+
+
+def test_without_the_folder_the_history_leaves_alone(models: Path, tmp_path: Path) -> None:
+    kv = tmp_path / "kv"
+    with serving(models, *with_kv(kv)) as server:
+        session = talked(server)
+        kv.rename(tmp_path / "elsewhere")
+        data = exported(server, session)
+    assert header_of(data).pages == 0
+
+
+def test_who_leaves_in_the_middle_of_a_file_has_made_no_mistake_of_the_server_s(models: Path) -> None:
+    with serving(models, *SIZE) as server:
+        address = httpx.URL(server.url)
+        with socket.create_connection((address.host, address.port)) as client:
+            client.sendall(b"POST /v1/sessions/import HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\nhalf of it")
+        quiet(server)
+        assert server.stop() == 0
+        assert "Traceback" not in server.stderr()

@@ -8,6 +8,7 @@ The time of a file's last change is not a time but a count of uses, so that cloc
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -76,11 +77,14 @@ def write_all(directory: int, pages: list[tuple[PageId, bytes, int]]) -> None:
 def read_into(directory: int, page: PageId, target: memoryview) -> Found:
     """Fill `target` with the page's payload, which has that size or is corrupt. Raises OSError of the system."""
     try:
-        descriptor = os.open(name_of(page), os.O_RDONLY, dir_fd=directory)
+        descriptor = os.open(
+            name_of(page), os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory
+        )  # a pipe would wait for a writer
     except FileNotFoundError:
         return Found.MISSING
     try:
-        if os.fstat(descriptor).st_size != file_bytes(len(target)):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != file_bytes(len(target)):
             return Found.CORRUPT
         header = os.read(descriptor, HEADER_BYTES)
         filled = 0
@@ -95,10 +99,10 @@ def read_into(directory: int, page: PageId, target: memoryview) -> Found:
 
 
 def is_there(directory: int, page: PageId, payload: int) -> bool:
-    """A file of that size; whether it is what was written, reading it tells."""
+    """A file of that size; whether it is what was written, and can be read, reading it tells."""
     try:
         return os.stat(name_of(page), dir_fd=directory).st_size == file_bytes(payload)
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
@@ -117,14 +121,14 @@ def remove(directory: int, page: PageId) -> None:
 
 
 def scan(path: Path) -> tuple[list[Entry], list[str]]:
-    """Page files, and the names of unfinished ones. What has other names is not ours."""
+    """Page files, and the names of unfinished ones. What has other names, or is no file, is not ours."""
     entries: list[Entry] = []
     unfinished: list[str] = []
     with os.scandir(path) as found:
         for one in found:
             if one.name.startswith(TEMPORARY):
                 unfinished.append(one.name)
-            elif (page := _page_of(one.name)) is not None:
+            elif (page := _page_of(one.name)) is not None and one.is_file(follow_symlinks=False):
                 status = one.stat(follow_symlinks=False)
                 entries.append(Entry(page, status.st_size, int(status.st_mtime)))
     return sorted(entries, key=lambda entry: entry.used), unfinished

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,8 +48,7 @@ class Outgoing:
         """The file, from its first byte to its last."""
         digest = hashlib.sha256(self.start)
         yield self.start
-        directory = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with _opened(self.folder) as directory:
             chunk = bytearray()
             for frame in archive_kv.frames(self.header):
                 chunk += archive_kv.frame(self._payload(directory, frame), frame.size)
@@ -56,12 +56,12 @@ class Outgoing:
                     digest.update(chunk)
                     yield bytes(chunk)
                     chunk.clear()
-        finally:
-            os.close(directory)
         digest.update(chunk)
         yield bytes(chunk) + digest.digest()
 
-    def _payload(self, directory: int, frame: Frame) -> bytearray | None:
+    def _payload(self, directory: int | None, frame: Frame) -> bytearray | None:
+        if directory is None:
+            return None
         payload = bytearray(frame.size)
         page = MODEL_POOLS[frame.pool], self.names[frame.index]
         try:
@@ -121,12 +121,11 @@ def _outgoing(
 def _there(kept: wire_kv.KvFiles, folder: Path) -> tuple[int, bool]:
     """Whole pages in files up to the first that is not, and whether the page behind all of them is."""
     full, pools = MODEL_POOLS[0], MODEL_POOLS[: len(kept.page_bytes)]
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with _opened(folder) as directory:
 
-    def has(page: PageId, payload: int) -> bool:
-        return files.is_there(directory, page, payload)
+        def has(page: PageId, payload: int) -> bool:
+            return directory is not None and files.is_there(directory, page, payload)
 
-    try:
         pages = next(
             (i for i, name in enumerate(kept.full) if not has((full, name), kept.page_bytes[0])), len(kept.full)
         )
@@ -134,6 +133,18 @@ def _there(kept: wire_kv.KvFiles, folder: Path) -> tuple[int, bool]:
         is_whole = tail is not None and all(
             has((pool, tail), size) for pool, size in zip(pools, kept.page_bytes, strict=True)
         )
+    return pages, is_whole
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int | None]:
+    """None: it is gone, or cannot be read, and so are all pages in it."""
+    try:
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield directory
     finally:
         os.close(directory)
-    return pages, is_whole

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
+from starlette.requests import ClientDisconnect
 
 from sojourn.api import wire
 from sojourn.api.auth import Role, principal_of
@@ -19,7 +20,7 @@ from sojourn.api.sessions.kv_in import take_kv
 from sojourn.api.sessions.kv_out import outgoing_of
 from sojourn.api.sessions.turns import SessionDesk, TurnRun
 from sojourn.api.sessions.upload import Uploads
-from sojourn.api.streaming import DONE, STREAMED, EventStream, FileStream, event_of, while_connected
+from sojourn.api.streaming import DONE, STREAMED, ClientGoneError, EventStream, FileStream, event_of, while_connected
 from sojourn.core.errors import SojournError
 
 IMPORT_PATH = "/v1/sessions/import"
@@ -180,8 +181,11 @@ def _add_files(router: APIRouter, desk: SessionDesk) -> None:
         front, principal = front_of(request), principal_of(request, Role.USER)
         front.check_open()
         with uploads.begin() as upload:
-            async for chunk in request.stream():
-                await upload.take(chunk)
+            try:
+                async for chunk in request.stream():
+                    await upload.take(chunk)
+            except ClientDisconnect as error:
+                raise ClientGoneError from error
             arrived = await asyncio.to_thread(upload.read, front.text.card)
             name = session_id or front.world.new_id()
             tenant = principal.tenant
