@@ -8,6 +8,7 @@ from sojourn.api.engine_link import EngineLink
 from sojourn.api.metrics import Metrics
 from sojourn.core.ids import SeqId, StepId
 from sojourn.core.step import StepPlan, Work
+from sojourn.core.tier import StoreStatistics, TierStatistics
 from sojourn.engine.events import Usage
 from sojourn.engine.meter import Histogram, StepMeter
 from sojourn.sessions.recorder import KeptStatistics
@@ -22,17 +23,20 @@ def values(metrics: Metrics) -> dict[tuple[str, frozenset[str]], float]:
     return {(s.name, frozenset(s.labels.values())): s.value for family in families for s in family.samples}
 
 
-DISK = wire.DiskTier(
-    is_open=True, is_writable=False, pages=[5, 2], num_bytes=900, bytes_max=1000, written_bytes=70, read_bytes=60,
-    evicted=[4, 1], dropped=11, corrupt=12, failed=13, declined=14, fetches=21, fetches_failed=22, fetches_slow=23,
-    fetches_lost=24, ahead_bytes=30, unwritten_pages=8, unwritten_sessions=6, refused=15,
+STORE = StoreStatistics(
+    is_open=True, is_writable=False, num_pages=(5, 2), num_bytes=900, bytes_max=1000, written_bytes=70, read_bytes=60,
+    evicted=(4, 1), dropped=4, corrupt=12, failed=13, swept=0, seconds_per_byte=None, ahead_bytes=30, unwritten=8, refused=9,
+)  # fmt: skip
+DISK = TierStatistics(
+    STORE, offered=0, known=0, declined=14, fetches=21, fetched_pages=0, fetched_tokens=0, failed=22, slow=23, lost=24,
+    dropped=7, refused=6,
 )  # fmt: skip
 
 
 KEPT = KeptStatistics(3, 700, 1000, 2, Histogram((0.001, 0.1), (4, 1, 1), 0.75))
 
 
-def link_with_a_beat(disk: wire.DiskTier | None = None, kept: KeptStatistics | None = None) -> EngineLink:
+def link_with_a_beat(disk: TierStatistics | None = None, kept: KeptStatistics | None = None) -> EngineLink:
     meter = StepMeter()
     meter.count(StepPlan(StepId(1), (Work(SeqId(0), 0, (1, 2, 3), ()),)), 3, 0.25)
     meter.count(StepPlan(StepId(2), (Work(SeqId(0), 3, (4,), ()),)), 1, 0.001)
@@ -42,7 +46,7 @@ def link_with_a_beat(disk: wire.DiskTier | None = None, kept: KeptStatistics | N
         at=1.0, is_busy=True, steps=2, running=1, waiting=3, admissions=3, retractions=2, sessions=5, sessions_active=2,
         sessions_idle=1, sessions_closing=1, demotions=0, pools=[POOL], retracted_tokens=41,
         steps_by_phase=list(meter.statistics()), waiting_for=[("no_pages", 2), ("in_line", 1)], disk=disk,
-        drafted_tokens=31, accepted_tokens=29, kept=kept,
+        drafted_tokens=31, accepted_tokens=29, kept=kept, sessions_to_copy=6,
     )  # fmt: skip
     (link.heartbeat,) = wire.events_decoder.decode(wire.encoder.encode([beat]))  # type: ignore[assignment]
     return link

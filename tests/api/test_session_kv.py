@@ -229,5 +229,6 @@ def test_who_leaves_in_the_middle_of_a_file_has_made_no_mistake_of_the_server_s(
         with socket.create_connection((address.host, address.port)) as client:
             client.sendall(b"POST /v1/sessions/import HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\nhalf of it")
         quiet(server)
+        assert 'status="500"' not in server.http.get("/metrics").text
         assert server.stop() == 0
         assert "Traceback" not in server.stderr()

@@ -21,10 +21,10 @@ from tests.support.world import WorldConfig, check_identity
 NEVER = 10**9  # calls until a reading is done
 
 
-def config(page_size: int = 4, window: int = 0, pages: int = 64) -> WorldConfig:
+def config(page_size: int = 4, window: int = 0, pages: int = 64, *, ahead: bool = False) -> WorldConfig:
     return WorldConfig(
         page_size=page_size, window=window, num_pages=pages, context=pages * page_size, step_tokens_max=64,
-        chunk_tokens_max=32,
+        chunk_tokens_max=32, tier_ahead=ahead,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Copies of what stays: an idle conversation's KV is in the store before its pages are given up, at little cost to anybody."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,27 +9,14 @@ import pytest
 from sojourn.cache.protocol import CacheKey
 from sojourn.cache.tiers_copy import AHEAD_BYTES, BUSY_BYTES, BUSY_PAUSE_S, QUEUE_PAUSE_S
 from sojourn.core.step import Pool
-from sojourn.core.tier import KvNames, TierStatistics
+from sojourn.core.tier import KvNames
+from tests.cache.test_tiers import config as tiers_config
+from tests.cache.test_tiers import told, world_on
 from tests.support.fake_store import FakeStore
 from tests.support.session_world import SessionWorld
 from tests.support.world import WorldConfig, check_identity
 
-
-def config(page_size: int = 4, window: int = 0, pages: int = 64) -> WorldConfig:
-    return WorldConfig(
-        page_size=page_size, window=window, num_pages=pages, context=pages * page_size, step_tokens_max=64,
-        chunk_tokens_max=32, tier_ahead=True,
-    )  # fmt: skip
-
-
-def world_on(store: FakeStore, shape: WorldConfig, depth: int = 0) -> SessionWorld:
-    return SessionWorld(shape, pages=store, depth=depth)
-
-
-def told(world: SessionWorld) -> TierStatistics:
-    statistics = world.slots.tier_statistics()
-    assert statistics is not None
-    return statistics
+config = partial(tiers_config, ahead=True)
 
 
 def settle(world: SessionWorld) -> None:

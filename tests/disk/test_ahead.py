@@ -1,21 +1,8 @@
 """Pages put ahead: they take no room from those that were used, go first, and are as good as any once they are used."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from sojourn.core.step import Pool
 from sojourn.disk import files
-from tests.disk.test_store import GUARD_S, PAGE, Bench, fill, name, page, read
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "kv")
-    yield bench
-    for store in bench.stores:
-        store.close()
+from tests.disk.bench import GUARD_S, PAGE, Bench, fill, name, page, read
 
 
 def test_a_page_put_ahead_is_in_a_file_and_comes_back(bench: Bench) -> None:

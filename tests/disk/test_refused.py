@@ -3,8 +3,6 @@
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,16 +10,8 @@ from sojourn.core.step import Pool
 from sojourn.disk import files
 from sojourn.disk.files import Found
 from sojourn.disk.store import _PROBE, RETRY_S
-from tests.disk.test_store import GUARD_S, PAGE, Bench, fill, name, page, read
+from tests.disk.bench import GUARD_S, PAGE, Bench, fill, name, page, read
 from tests.support.world import ManualClock
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "kv")
-    yield bench
-    for store in bench.stores:
-        store.close()
 
 
 def test_a_full_disk_is_said_once_and_what_is_there_is_still_read(

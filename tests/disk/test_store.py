@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,60 +13,7 @@ from sojourn.disk import files
 from sojourn.disk.files import Found
 from sojourn.disk.index import Index
 from sojourn.disk.store import _PROBE, DiskStore
-from tests.support.world import ManualClock
-
-PAGE = 1000
-GUARD_S = 60.0
-
-
-class Bench:
-    """A folder, and the stores opened on it one after another."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.clock = ManualClock()
-        self.warnings: list[str] = []
-        self.stores: list[DiskStore] = []
-
-    def open(self, pages: int = 100, queue_bytes: int = 1 << 20, lock_wait_s: float = 0.0) -> DiskStore:
-        cap = pages * files.file_bytes(PAGE)
-        store = DiskStore(
-            self.path, cap, self.clock, self.warnings.append, queue_bytes=queue_bytes, lock_wait_s=lock_wait_s
-        )
-        self.stores.append(store)
-        return store
-
-    def files(self) -> list[str]:
-        return sorted(one.name for one in self.path.iterdir() if one.name != ".lock")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "kv")
-    yield bench
-    for store in bench.stores:
-        store.close()
-
-
-def name(number: int) -> bytes:
-    return number.to_bytes(24, "big")
-
-
-def page(number: int) -> bytes:
-    return bytes([number % 251]) * PAGE
-
-
-def read(store: DiskStore, *numbers: int, pool: Pool = Pool.FULL) -> list[bytes]:
-    reading = store.read(pool, tuple(name(number) for number in numbers), PAGE)
-    assert store.drain(GUARD_S)
-    assert reading.is_done()
-    return [row.tobytes() for row in reading.rows()]
-
-
-def fill(store: DiskStore, *numbers: int) -> None:
-    for number in numbers:
-        assert store.put(Pool.FULL, name(number), page(number))
-    assert store.drain(GUARD_S)
+from tests.disk.bench import GUARD_S, PAGE, Bench, fill, name, page, read
 
 
 def test_pages_come_back_before_and_after_they_are_in_files_and_after_a_restart(bench: Bench) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from sojourn.api import copies, kv, wire, wire_kv
-from sojourn.api.disk_tier import disk_of, unwritten
 from sojourn.api.errors import LimitError
 from sojourn.api.pace import Pace
 from sojourn.api.wire_base import Body
@@ -27,6 +26,7 @@ from sojourn.scheduler.request import RequestState, StopMatcher
 from sojourn.sessions.service import SessionClosed, SessionService, TurnParams, UnstoredEvent
 from sojourn.sessions.slot import SlotStatistics
 from sojourn.sessions.store import StoreError
+from sojourn.sessions.values import SessionExistsError
 
 logger = logging.getLogger("sojourn.engine")
 SALT_MARK = "\x1f"  # occurs in no tenant's name and in no id
@@ -294,7 +294,8 @@ class EngineDesk:
             accepted_tokens=scheduler.accepted,
             steps_by_phase=list(loop.by_phase),
             waiting_for=list(scheduler.waiting_for),
-            disk=disk_of(self._cache.tier_statistics(), slots.num_to_copy),
+            disk=self._cache.tier_statistics(),
+            sessions_to_copy=slots.num_to_copy,
             kept=self._service.kept(),
         )
 
@@ -311,7 +312,7 @@ class EngineDesk:
         """The service's name of a session to be opened. Refused if it is open, or as many are as may be."""
         name = name_of(session_id, namespace)
         if name in self._sessions:
-            raise ConflictError(f"session {session_id} is open already", param="session_id", code="session_exists")
+            raise SessionExistsError(session_id)
         self._check_room(namespace, elsewhere)
         return name
 
@@ -428,7 +429,7 @@ class EngineDesk:
 
     def _unwritten(self) -> wire.Unwritten | None:
         tier = self._cache.tier_statistics()
-        return None if tier is None else unwritten(tier, self._cache.slot_statistics().num_to_copy)
+        return None if tier is None else wire.Unwritten(self._cache.slot_statistics().num_to_copy, tier.store.unwritten)
 
     def _pools(self) -> list[wire.PoolPages]:
         return [

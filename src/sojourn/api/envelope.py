@@ -98,9 +98,8 @@ class Envelope:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > bound:
-                raise HTTPException(
-                    413, str(self._too_large(bound))
-                )  # the one kind that the body's reader lets through
+                # The one kind that the body's reader lets through.
+                raise HTTPException(413, str(self._too_large(bound)))
             return message
 
         return receive_bounded

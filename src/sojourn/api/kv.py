@@ -56,9 +56,7 @@ def put(service: SessionService, cache: Cache, name: str, command: wire_kv.PutKv
     if not _fits(names, stored.tokens, command):
         return wire_kv.KvTaken(0, UNFIT)
     computed = stored.tokens[: command.num_pages * names.page_size + command.tail_len]
-    if (
-        wire_kv.digest(token_bytes(computed)) != command.history
-    ):  # closed and opened again, or rewound, since it was taken in
+    if wire_kv.digest(token_bytes(computed)) != command.history:  # since it came: closed and opened again, or rewound
         return wire_kv.KvTaken(0, CHANGED)
     for count, page in enumerate(command.pages):
         own = names.tail if page.index == command.num_pages else names.full[page.index]

@@ -147,7 +147,7 @@ class _EngineCollector:
         if card.guesser != "off":
             yield from _guesses(beat, card)
         if beat.disk is not None:
-            yield from disk_tier.families(beat.disk)
+            yield from disk_tier.families(beat.disk, beat.sessions_to_copy)
         if beat.kept is not None:
             yield from _kept(beat.kept)
 
@@ -179,7 +179,8 @@ def _pages(beat: wire.Heartbeat, card: wire.ModelCard) -> Iterator[Metric]:
         evicted.add_metric([pool.pool, "device", "pressure"], pool.evicted)
         evicted.add_metric([pool.pool, "device", "flush"], pool.flushed)
     if beat.disk is not None:
-        for name, kept, gone in zip(card.pool_names, beat.disk.pages, beat.disk.evicted, strict=False):
+        store = beat.disk.store
+        for name, kept, gone in zip(card.pool_names, store.num_pages, store.evicted, strict=False):
             pages.add_metric(["tree", name, disk_tier.TIER], kept)
             evicted.add_metric([name, disk_tier.TIER, "capacity"], gone)
     yield from (pages, capacity, leaked, pinned, evicted)

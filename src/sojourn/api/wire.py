@@ -14,6 +14,7 @@ import msgspec
 from sojourn.api.wire_base import Body, Message
 from sojourn.api.wire_kv import KeepKv, PutKv
 from sojourn.core.step import Sample, SamplingParams
+from sojourn.core.tier import TierStatistics
 from sojourn.engine.events import Usage
 from sojourn.engine.meter import StepStatistics
 from sojourn.sessions.recorder import KeptStatistics
@@ -399,31 +400,6 @@ class SessionEnded(Message, frozen=True):
     num_turns: int
 
 
-class DiskTier(Message, frozen=True):
-    """The disk tier, counted since the engine's start where it is not a number of now."""
-
-    is_open: bool
-    is_writable: bool
-    pages: list[int]  # of each pool, in files
-    num_bytes: int
-    bytes_max: int
-    written_bytes: int
-    read_bytes: int
-    evicted: list[int]  # pages of each pool
-    dropped: int
-    corrupt: int
-    failed: int
-    declined: int
-    fetches: int
-    fetches_failed: int
-    fetches_slow: int
-    fetches_lost: int
-    ahead_bytes: int = 0  # of those written, before their pages were given up
-    unwritten_pages: int = 0
-    unwritten_sessions: int = 0
-    refused: int = 0
-
-
 class Heartbeat(Message, frozen=True):
     """The engine's thread answers: it is between two steps or idle. `at` is its clock."""
 
@@ -445,7 +421,8 @@ class Heartbeat(Message, frozen=True):
     waiting_for: list[tuple[str, int]]  # `waiting` by reason
     drafted_tokens: int = 0  # guessed ahead and verified
     accepted_tokens: int = 0  # of those
-    disk: DiskTier | None = None
+    disk: TierStatistics | None = None
+    sessions_to_copy: int = 0  # idle ones that the disk tier has not looked at since
     kept: KeptStatistics | None = None  # of sessions
 
 

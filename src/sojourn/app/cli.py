@@ -12,19 +12,16 @@ from typing import Annotated
 
 import typer
 
-from sojourn.app.commands import Commands
+from sojourn.app.commands import Commands, plain_app
 from sojourn.app.config import cache_dir
 from sojourn.core.errors import ClientError, CorruptionError, SojournError
 from sojourn.engine.thread import EngineStoppedError
 
-app = typer.Typer(
+app = plain_app(
     name="sojourn",
     cls=Commands,
     help="An LLM serving engine whose centre is the streaming session.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
 )
 
 

@@ -8,12 +8,13 @@ import typer
 from sojourn.api.options import TEMPERATURE_DEFAULT, TOP_P_DEFAULT, TurnKeywords, TurnOptions
 from sojourn.app.chat import Chat, chat_as_json, chat_at_terminal, chat_through_pipe, tell_about
 from sojourn.app.cli_options import DraftsMaxOption, OverlapOption, SpeculateOption
+from sojourn.app.commands import plain_app
 from sojourn.app.config import NO_DRAFTS, WeightsWidth
 from sojourn.app.engine import Engine
 from sojourn.app.terminal import plain_console, show_progress
 from sojourn.backends.protocol import KvDtype
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = plain_app()
 
 
 @app.command()

@@ -7,20 +7,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sojourn.app.commands import plain_app
 from sojourn.app.config import cache_dir
 from sojourn.app.terminal import MIB, plain_console, show_progress
 from sojourn.models.config import ModelConfig
 from sojourn.models.loading import ModelDescription, ModelListing, describe, list_models, pull
 from sojourn.models.manifest import ModelInfo
 
-app = typer.Typer(
-    name="models",
-    help="List, fetch and look at models.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = plain_app(name="models", help="List, fetch and look at models.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -3,12 +3,15 @@ at a terminal needs. A subcommand's module has a typer application, `app`.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+plain_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 PLACES = {"chat": "sojourn.app.cli_chat", "serve": "sojourn.app.serve", "models": "sojourn.app.cli_models"}
 
 

@@ -29,6 +29,7 @@ from sojourn.app.cli_options import (
     SpeculateOption,
     StrictOption,
 )
+from sojourn.app.commands import plain_app
 from sojourn.app.config import NGRAM, NO_DRAFTS, EngineOptions, WeightsWidth
 from sojourn.app.limits import LimitOption, Limits
 from sojourn.app.logs import configure
@@ -36,6 +37,7 @@ from sojourn.app.processes import EngineStart, FrontStart, LogFormat
 from sojourn.app.ready import ReadyPipe
 from sojourn.app.run_folder import run_folder
 from sojourn.app.store_options import (
+    MIB_MAX,
     DataDirOption,
     DurabilityOption,
     StoreDaysOption,
@@ -50,9 +52,8 @@ from sojourn.core.errors import ClientError, ModelError
 from sojourn.models.names import check_model
 from sojourn.sessions.store import Durability
 
-MIB_MAX = 1 << 20  # a tebibyte
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = plain_app()
 
 
 @app.command()

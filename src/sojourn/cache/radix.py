@@ -65,10 +65,8 @@ class RadixCache:
         self._swa_evicted = 0
         self._evicted = [0] * len(book.ledgers)  # of each pool, whatever led to it
         self._flushed = (0,) * len(book.ledgers)  # of those
-        self._asked_in: StepId | None = None
-        self._asked = [0] * len(
-            book.ledgers
-        )  # pages of each pool, by everybody, while that step was the oldest in flight
+        self._asked_in: StepId | None = None  # the oldest step in flight when pages were last asked for
+        self._asked = [0] * len(book.ledgers)  # pages of each pool, by everybody, since that is so
 
     def match_prefix(self, key: CacheKey, tokens: TokenArray) -> PrefixMatch:
         length = self._match(key, tokens, len(tokens)).num_pages * self.book.layout.page_size

@@ -20,7 +20,7 @@ from sojourn.core.tier import KvNames, KvPages, Names, PageStore
 from sojourn.pages.holding import Holding
 from sojourn.pages.sizing import PoolLayout
 
-AHEAD_BYTES = 1 << 20  # copied at once: about a millisecond
+AHEAD_BYTES = 1 << 20  # copied at once, between two steps
 BUSY_BYTES = AHEAD_BYTES >> 2  # while requests run; a page at least
 OUT_BYTES = 4 << 20
 NAMES_MAX = 256  # made between two steps, for pages that turn out to be known

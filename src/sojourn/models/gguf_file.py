@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from sojourn.core.errors import ModelError
 from sojourn.models.checkpoint import StoredTensor
+from sojourn.models.names import GGUF_MAGIC
 
-MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 _DIMENSIONS_MAX = 4
 _SCALARS: dict[int, np.dtype[np.generic]] = {
@@ -141,7 +141,7 @@ class _Cursor:
 
 def _read_preamble(cursor: _Cursor) -> tuple[int, int]:
     path = cursor.path
-    if cursor.bytes(4) != MAGIC:
+    if cursor.bytes(len(GGUF_MAGIC)) != GGUF_MAGIC:
         raise ModelError(
             f"{path}: not a GGUF file (it does not begin with GGUF); give a .gguf file, a directory or a name"
         )

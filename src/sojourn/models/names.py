@@ -12,7 +12,8 @@ from sojourn.core.errors import ModelError
 from sojourn.models import catalog
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_GGUF, _GGUF_MAGIC = ".gguf", b"GGUF"
+_GGUF = ".gguf"
+GGUF_MAGIC = b"GGUF"
 
 
 class Kind(Enum):
@@ -57,6 +58,6 @@ def is_hub_id(text: str) -> bool:
 def _begins_as_gguf(path: Path) -> bool:
     try:
         with path.open("rb") as handle:
-            return handle.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+            return handle.read(len(GGUF_MAGIC)) == GGUF_MAGIC
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sojourn.cache.protocol import CacheKey
 from sojourn.core.bounds import check_range
 from sojourn.core.clock import Clock
-from sojourn.core.errors import ClientError, ConflictError, CorruptionError, NotFoundError, law
+from sojourn.core.errors import ClientError, CorruptionError, NotFoundError, law
 from sojourn.core.ids import RequestId
 from sojourn.core.step import Pool, TokenArray
 from sojourn.engine.events import Event, FinishedEvent, FinishReason, Notice
@@ -29,6 +29,7 @@ from sojourn.sessions.values import (
     HistoryView,
     ServiceConfig,
     SessionClosed,
+    SessionExistsError,
     SessionSummary,
     SlotKeeper,
     TurnParams,
@@ -314,9 +315,7 @@ class SessionService:
     def _add(self, session: Session, origin: Miss = Miss.RESTORED) -> None:
         """A session that was not there before; refused, or kept and open."""
         if session.session_id in self._sessions:
-            raise ConflictError(
-                f"session {session.session_id} is open already", param="session_id", code="session_exists"
-            )
+            raise SessionExistsError(session.session_id)
         self._recorder.added(session)
         self._admit(session, origin)
 

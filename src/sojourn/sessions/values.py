@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sojourn.cache.protocol import CacheKey
+from sojourn.core.errors import ConflictError
 from sojourn.core.step import Pool, SamplingParams, TokenArray
 from sojourn.engine.events import FinishedEvent, Notice
 from sojourn.scheduler.request import StopMatcher
@@ -12,6 +13,13 @@ from sojourn.sessions.history import TurnRecord
 from sojourn.sessions.misses import Miss
 from sojourn.sessions.store import KilledTurn
 from sojourn.sessions.turns import SessionState
+
+
+class SessionExistsError(ConflictError):
+    """A session of that name is open."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id} is open already", param="session_id", code="session_exists")
 
 
 class SlotKeeper(Protocol):

@@ -8,6 +8,7 @@ from sojourn.api.front import Front
 from sojourn.api.native.live import LiveRequests
 from sojourn.api.native.trees import TreeSessions
 from sojourn.core.errors import ConflictError
+from sojourn.sessions.values import SessionExistsError
 
 
 class NativeDesk:
@@ -39,9 +40,7 @@ class NativeDesk:
         with self._opening_of(session_id, namespace):
             if streaming:
                 if self.trees.find(session_id, namespace) is not None:
-                    raise ConflictError(
-                        f"session {session_id} is open already", param="session_id", code="session_exists"
-                    )
+                    raise SessionExistsError(session_id)
                 command = wire.OpenSession(session_id, namespace, timeout_s, elsewhere=self._elsewhere(namespace))
                 await self.front.link.ask(command, wire.SessionInfo)
                 return

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from sojourn.api.errors import LimitError
 from sojourn.core.clock import Clock
-from sojourn.core.errors import ClientError, ConflictError, NotFoundError
+from sojourn.core.errors import ClientError, NotFoundError
+from sojourn.sessions.values import SessionExistsError
 
 NODES_MAX = 10_000  # of one tree
 TOKENS_MAX = 1 << 26  # of all trees: a quarter of a gigabyte
@@ -210,7 +211,7 @@ class TreeSessions:
         self._expire()
         key = namespace, session_id
         if key in self._trees:
-            raise ConflictError(f"session {session_id} is open already", param="session_id", code="session_exists")
+            raise SessionExistsError(session_id)
         self._trees[key] = TreeSession(session_id, namespace, timeout_s, self.stock)
         self._used_at[key] = self._clock()
 

@@ -136,19 +136,16 @@ def note_of(raw: bytes, prompt: Sequence[int], tokenizer: Tokenizer) -> Note:
 
 def text_of(output_ids: Sequence[int], note: Note, tokenizer: Tokenizer) -> str:
     """The text that a turn showed for these tokens."""
-    stream = TextStream(tokenizer, note.stops, skip_special=note.skip_special)
-    return stream.feed(output_ids) + stream.flush()
+    return text_and_stop(output_ids, note, tokenizer)[0]
 
 
-def stop_of(reason: str, output_ids: Sequence[int], note: Note, tokenizer: Tokenizer) -> str | int | None:
-    """What ended the turn that said these tokens: a stop string, or the id of its last token. None: nothing of the kind."""
-    if reason != "stop":
-        return None
+def text_and_stop(output_ids: Sequence[int], note: Note, tokenizer: Tokenizer) -> tuple[str, str | int | None]:
+    """And what ended it, if a stop did: the stop string, or else the id of its last token."""
     stream = TextStream(tokenizer, note.stops, skip_special=note.skip_special)
-    stream.feed(output_ids)
+    text = stream.feed(output_ids) + stream.flush()
     if stream.match is not None:
-        return stream.match.stop
-    return output_ids[-1] if output_ids else None
+        return text, stream.match.stop
+    return text, output_ids[-1] if output_ids else None
 
 
 def _content(message: Message) -> str:

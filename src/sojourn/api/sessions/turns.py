@@ -22,7 +22,7 @@ from sojourn.api.input_field import input_named
 from sojourn.api.off_loop import off_loop
 from sojourn.api.options import TurnOptions
 from sojourn.api.schemas import Usage
-from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, stop_of, text_of
+from sojourn.api.sessions.dialogue import Dialogue, Note, dialogue_of, note_of, text_and_stop
 from sojourn.api.sessions.schemas import (
     AppendBody,
     CacheReport,
@@ -81,14 +81,15 @@ class SessionDesk:
         turn = transcript.turns[number]
         output = transcript.token_ids[turn.output_start : turn.end]
         note = note_of(turn.note, transcript.token_ids[turn.start : turn.output_start], text.tokenizer)
+        said, stop = text_and_stop(output, note, text.tokenizer)
         return TurnObject(
             id=run.request_id,
             session_id=run.session_id,
             turn=number,
-            text=text_of(output, note, text.tokenizer),
+            text=said,
             token_ids=output,
             finish_reason=turn.reason,
-            stop=stop_of(turn.reason, output, note, text.tokenizer),
+            stop=stop if turn.reason == "stop" else None,
             kept_tokens=len(output),
             usage=Usage(
                 prompt_tokens=turn.output_start,
