@@ -78,6 +78,7 @@ def test_a_disconnection_in_prefill_undoes_the_turn_too(server: Server, stream: 
     until(server, "sojourn_requests_aborted_total", before + 1, reason="disconnect")
     assert server.http.get(f"/v1/sessions/{session}").json()["tokens"] == 0
     assert sample(server, "sojourn_steps_total") - steps < 1000, "all of it would have been 2,032"
+    assert '/turns",status="500"' not in server.http.get("/metrics").text, "nobody here has made a mistake"
 
 
 # -- request ids, bodies, routes

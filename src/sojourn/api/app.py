@@ -23,6 +23,7 @@ from sojourn.api.schemas import ErrorBody
 from sojourn.api.sessions.routes import IMPORT_PATH, sessions_router
 from sojourn.api.sessions.turns import SessionDesk
 from sojourn.api.settings import FrontSettings, FrontWorld
+from sojourn.api.streaming import ClientGoneError, NoAnswer
 from sojourn.core.errors import SojournError
 
 ERRORS: dict[int | str, dict[str, object]] = {
@@ -101,6 +102,10 @@ def _answer_errors(app: FastAPI, front: Front) -> None:
         fault = validation_fault(error.errors())
         front.metrics.rejected(fault)
         return _response(fault)
+
+    @app.exception_handler(ClientGoneError)
+    async def gone(request: Request, error: ClientGoneError) -> NoAnswer:
+        return NoAnswer()
 
     @app.exception_handler(Exception)  # the envelope logs it
     async def mistake(request: Request, error: Exception) -> JSONResponse:

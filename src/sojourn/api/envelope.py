@@ -13,7 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.api.errors import Fault, TooLargeError, fault_of, type_of
 from sojourn.api.requests import checked_request_id
-from sojourn.api.streaming import ClientGoneError
 from sojourn.core.errors import ClientError, ConflictError, SojournError
 
 logger = logging.getLogger("sojourn.front")
@@ -71,8 +70,6 @@ class Envelope:
                 await self._app(scope, self._bounded(receive, bound), send_with_id)
             finally:
                 self._live.discard(request_id)
-        except ClientGoneError:
-            return
         except SojournError as error:
             if not has_begun:
                 await send_fault(fault_of(error), send_with_id)

@@ -44,6 +44,13 @@ class ClientGoneError(Exception):
     """The client closed its connection; there is nobody to answer."""
 
 
+class NoAnswer(Response):
+    """What one who has gone is sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+
 async def while_connected(request: Request, work: Coroutine[object, object, T]) -> T:
     """The result of `work`, which is cancelled as soon as the client goes away."""
     task = asyncio.ensure_future(work)
